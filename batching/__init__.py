@@ -17,37 +17,24 @@ from batching.batch import Batch, Runner
 from batching.cost_table import CostTable
 from batching.deadline_window import WindowOptions
 from batching.driver import BatchDriver, DrivenQueue
-from batching.in_flight_limit import (
-    AdaptiveLimit,
-    AdaptiveOptions,
-    InFlightLimit,
-    SerialDeviceLimit,
-    SerialDeviceOptions,
-)
-from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import Padding, QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 
 __all__ = [
-    "AdaptiveLimit",
-    "AdaptiveOptions",
     "Batch",
     "BatchDriver",
     "BatchQueue",
     "BatchQueueOptions",
     "CostTable",
     "DrivenQueue",
-    "InFlightLimit",
     "LowPriority",
     "Mixing",
-    "Order",
     "Padding",
     "QueuePolicy",
     "Runner",
     "SchedulerOptions",
-    "SerialDeviceLimit",
-    "SerialDeviceOptions",
     "SharedBatchScheduler",
     "WindowOptions",
 ]

@@ -126,8 +126,6 @@ class Batch(Generic[TaskT]):
         padded_rows = self.padded_rows
         if padded_rows != num_tasks:
             queue.stats.note_shape(num_tasks, rows, padded_rows)
-        if scheduler.policy is not None:
-            scheduler.policy.note_done(now_s - self.oldest_s)
         if device_s >= SHORT_S:
             num_meant = 1
         elif num_alike <= SAMPLE:

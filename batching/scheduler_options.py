@@ -33,18 +33,6 @@ def may_be_one_rows_fault(error: ServingError) -> bool:
     return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
 
-class Order(enum.Enum):
-    """Which of the queues that have a batch goes first.
-
-    FAIR: round robin; each queue gets a share of the device's time by its weight; O(1).
-    OLDEST: the queue whose oldest task has waited longest, whatever its share;
-    O(queues); full batches may get a bonus.
-    """
-
-    FAIR = "fair"
-    OLDEST = "oldest"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
     """How a device is shared. Immutable.
@@ -56,9 +44,6 @@ class SchedulerOptions:
         quantum_s: Device time that a queue of weight 1 may use per round, and the most
             that an idle queue may save up. A larger value favours queues with bursts, a
             smaller one keeps others from waiting for them.
-        order: Which queue is next.
-        full_batch_boost_s: OLDEST only: a full batch counts as this much older, a
-            half full one as half of it.
         max_batches_per_step: After this many batches ``step`` returns, so that a loop
             which computes batches itself still gets to read its sockets.
 
@@ -67,8 +52,6 @@ class SchedulerOptions:
     num_batch_threads: int = 1
     serial: bool = True
     quantum_s: float = 0.02
-    order: Order = Order.FAIR
-    full_batch_boost_s: float = 0.0
     max_batches_per_step: int = 64
 
     def __post_init__(self) -> None:
@@ -76,11 +59,6 @@ class SchedulerOptions:
             value = getattr(self, what)
             if not value > 0:
                 raise InvalidArgument(f"{what} must be positive; was {value}")
-        if not self.full_batch_boost_s >= 0:
-            raise InvalidArgument(
-                "full_batch_scheduling_boost_micros can't be negative; was "
-                f"{self.full_batch_boost_s} s"
-            )
 
 
 class Padding(enum.Enum):

@@ -21,14 +21,13 @@ from batching.batch_sizes import BatchSizes
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
-from batching.in_flight_limit import InFlightLimit
 from batching.queue_timers import QueueTimers
-from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import Padding, QueuePolicy, SchedulerOptions
 from batching.turn_order import AnyQueue, TurnOrder, charge
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.batch.batch_task import Join, Split, Task
-from tfs.core.batch.queue_stats import num_batches_meant
+from tfs.core.batch.queue_stats import QueueStats, num_batches_meant
 from tfs.core.batch.window import Window
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, ServingError, serving_error
@@ -45,8 +44,6 @@ class SharedBatchScheduler:
     Args:
         options: How the device is shared.
         clock: Tells durations of batches and arrival times.
-        limit: Decides how many batches are in flight, up to
-            ``options.num_batch_threads``; None allows always that many.
 
     Attributes:
         num_in_flight: Batches that were handed to runners and are not done.
@@ -57,15 +54,11 @@ class SharedBatchScheduler:
         self,
         options: SchedulerOptions | None = None,
         clock: Clock | None = None,
-        limit: InFlightLimit | None = None,
     ) -> None:
         self.options = options or SchedulerOptions()
         self.num_in_flight = 0
         self.now = (clock or MonotonicClock()).now
-        self.policy = limit
-        self._limit = self.options.num_batch_threads
         self.serial = self.options.serial
-        self._oldest_first = self.options.order is Order.OLDEST
         self._queues: dict[AnyQueue, None] = {}
         # One clock reading serves all tasks that come between two steps.
         self._burst_s: float | None = None
@@ -92,6 +85,7 @@ class SharedBatchScheduler:
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
         window: Window | None = None,
+        stats: QueueStats | None = None,
     ) -> BatchQueue[TaskT]:
         """Adds a queue whose batches ``runner`` computes.
 
@@ -104,6 +98,7 @@ class SharedBatchScheduler:
             join: Makes the outcome of a task that was split from those of its parts.
             window: Chooses which tasks go together; the policy's deadline window takes
                 precedence.
+            stats: What a former queue has counted, which this one continues.
 
         """
         options = options or BatchQueueOptions()
@@ -115,7 +110,7 @@ class SharedBatchScheduler:
         costs = CostTable() if costs is None else costs
         if policy.window is not None:
             window = DeadlineWindow(policy.window, costs, options.max_batch_rows)
-        queue = BatchQueue(options, split=split, join=join, window=window)
+        queue = BatchQueue(options, split=split, join=join, window=window, stats=stats)
         learns = bool(policy.window or options.allowed_rows or costs)
         sizes = BatchSizes(queue, policy.padding, costs, learns=learns)
         queue.scheduler = self
@@ -230,7 +225,6 @@ class SharedBatchScheduler:
             or turns.last
             or turns.later
             or turns.aside
-            or self.policy is not None
             or self.stepping
             or queue.closing
             or not queue.is_plain
@@ -286,14 +280,7 @@ class SharedBatchScheduler:
 
         """
         turns, timers = self._turns, self._timers
-        if not (
-            self._ring
-            or timers.heap
-            or turns.last
-            or turns.later
-            or turns.aside
-            or self.policy is not None
-        ):
+        if not (self._ring or timers.heap or turns.last or turns.later or turns.aside):
             self._burst_s = None
             return None  # this is so for most devices in most rounds
         self._burst_s = now_s
@@ -331,14 +318,9 @@ class SharedBatchScheduler:
         """Fills the device; returns whether it left more that could start."""
         turns = self._turns
         ring = turns.ring
-        policy = self.policy
-        limit = self._limit
-        fair = not self._oldest_first
-        boost_s = self.options.full_batch_boost_s
+        limit = self.options.num_batch_threads
         last = turns.last
         for _ in itertools.repeat(None, self.options.max_batches_per_step):
-            if policy is not None:
-                limit = min(self._limit, policy.current())
             if self.num_in_flight >= limit:
                 return False
             if last is not None:
@@ -349,11 +331,9 @@ class SharedBatchScheduler:
             if turns.aside:
                 turns.recall(now_s)
             if not ring and not ((turns.later or turns.aside) and self._refill(now_s)):
-                if policy is not None:
-                    policy.note_idle()
                 return False
-            queue = ring.popleft() if fair else turns.pop_oldest(boost_s)
-            if queue.credit_s <= 0.0 and fair and not turns.has_share(queue):
+            queue = ring.popleft()
+            if queue.credit_s <= 0.0 and not turns.has_share(queue):
                 turns.defer(queue)
                 continue
             if queue.is_plain:

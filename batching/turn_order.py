@@ -117,24 +117,6 @@ class TurnOrder:
         self.ring.append(queue)
         return True
 
-    def pop_oldest(self, full_batch_boost_s: float) -> AnyQueue:
-        """Takes out of the ring the queue with the oldest batch.
-
-        Args:
-            full_batch_boost_s: By how much older a full batch counts.
-
-        """
-
-        def score(queue: AnyQueue) -> float:
-            if queue.retries:
-                return -math.inf
-            full = min(1.0, queue.num_rows / queue.options.max_batch_rows)
-            return queue.oldest_s - full_batch_boost_s * full
-
-        queue = min(self.ring, key=score)
-        self.ring.remove(queue)
-        return queue
-
     def has_share(self, queue: AnyQueue) -> bool:
         """Adds the shares of the rounds that passed; returns whether any share is left.
 

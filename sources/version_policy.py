@@ -54,12 +54,12 @@ class Latest:
 
     Attributes:
         num: How many.
-        besides: A version that does not count: a canary is no reason to unload another.
+        besides: Versions that do not count: a canary is no reason to unload another.
 
     """
 
     num: int = 1
-    besides: int | None = None
+    besides: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if self.num < 0:
@@ -142,7 +142,7 @@ def choose(
             for version in sorted(at_hand, reverse=True):
                 if len(chosen) == max(1, num):
                     break
-                if version != besides and ready(version):
+                if version not in besides and ready(version):
                     chosen.append(version)
         case All():
             chosen = [version for version in sorted(at_hand) if ready(version)]

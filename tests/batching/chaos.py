@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from batching.batch import Batch, FaultyTasks
-from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tests.batching.simulation import VirtualClock
@@ -100,7 +100,6 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
     scheduler = SharedBatchScheduler(
         SchedulerOptions(
             num_batch_threads=rng.randint(1, 4),
-            order=rng.choice(list(Order)),
             max_batches_per_step=rng.choice([1, 3, 64]),
             quantum_s=rng.choice([1e-4, 0.02]),
         ),

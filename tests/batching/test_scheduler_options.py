@@ -26,7 +26,6 @@ def test_a_window_and_splitting_exclude_each_other() -> None:
     [
         ({"num_batch_threads": 0}, "num_batch_threads must be positive; was 0"),
         ({"quantum_s": 0.0}, "quantum_s must be positive"),
-        ({"full_batch_boost_s": -1.0}, "boost_micros can't be negative"),
     ],
 )
 def test_scheduler_options_that_cannot_work_are_refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batching.scheduler_options import Order, QueuePolicy
+from batching.scheduler_options import QueuePolicy
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.errors import (
@@ -123,21 +123,3 @@ def test_rounds_pass_over_queues_that_have_nothing_due() -> None:
     first.drop_dead(at.clock.now())
     second_runner.finish()  # owes a hundred, and is all there is
     assert len(second_runner.sizes) == 2
-
-
-def test_the_oldest_first_order_counts_fullness() -> None:
-    """In the order of age, a full batch counts as older by the boost
-    (adaptive_shared_batch_scheduler_test: FullBatchSchedulingBoostMicros, FIFO).
-    """
-    for boost_s, order in ((0.0, [2, 9, 10, 5]), (3.0, [9, 10, 2, 5])):
-        at = SteppedScheduler(order=Order.OLDEST, full_batch_boost_s=boost_s)
-        blocker, blocker_runner = at.add()
-        at.submit(blocker, 1)
-        at.step()
-        runner = PuppetRunner(inline=True)
-        for rows in (2, 9, 10, 5):
-            at.submit(at.add(runner)[0], rows)
-            at.step()
-            at.clock.advance(1.0 if rows < 10 else 0.9)
-        blocker_runner.finish()
-        assert [size for (size,) in runner.sizes] == order

@@ -154,7 +154,7 @@ class PromptModel(Model):
 
 
 class Lookup:
-    """A serving map with labels; ``acquire_shared`` as the server's."""
+    """A serving map with labels, which looks each request up by itself."""
 
     def __init__(self) -> None:
         self.map = ServingMap()
@@ -176,9 +176,14 @@ class Lookup:
             return self.map.acquire(name)  # type: ignore[return-value]
         return self.map.acquire_version(name, version)  # type: ignore[return-value]
 
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        return None  # each is looked up by itself
+
 
 class SharedLookup(Lookup):
-    """The same, for requests that come together."""
+    """The same, with ``acquire_shared`` as the server's."""
 
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int

@@ -26,7 +26,7 @@ from tests.handlers.plan_desk import (
     reply_of,
 )
 from tests.handlers.served import EchoServable
-from tfs.codec.predict_request import KNOWN
+from tfs.codec.predict_request import KNOWN, READER
 from tfs.core import stat_names
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
@@ -589,7 +589,7 @@ def test_what_no_plan_takes_is_read_in_linear_time(
     desk.publish(Model())
     known(desk, message(0, 0))
     num_matched = 0
-    read_alike = KNOWN.read_alike
+    read_alike = READER.read_alike
 
     def counting(*args: object) -> object:
         nonlocal num_matched
@@ -597,7 +597,7 @@ def test_what_no_plan_takes_is_read_in_linear_time(
         num_matched += 0 if found is None else len(found[1])
         return found
 
-    monkeypatch.setattr(KNOWN, "read_alike", counting)
+    monkeypatch.setattr(READER, "read_alike", counting)
     calls = [FakeCall(message(1, 2)) for _ in range(50)]
     desk.send(calls)
     desk.finish()

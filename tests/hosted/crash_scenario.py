@@ -17,8 +17,9 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, check
 from tfs.core.errors import ResourceExhausted
 from tfs.hosted.controller import Controller
+from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import FleetState, Snapshot
-from tfs.hosted.requested_edits import EditReader
+from tfs.hosted.reports import JobReport, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -40,13 +41,13 @@ class KeptServers:
         found: dict[str, dict[str, str]] = json.loads(self._path.read_text())
         return found
 
-    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+    def list_models(self, address: str) -> JobReport:
         reply = admin_service_pb2.ListModelsResponse()
         reply.server.started_s = 1.0
         for name, base_path in self.configs.get(address, {}).items():
             model = reply.models.add(name=name, base_path=base_path, primary=1)
             model.versions.add(version=1, state=30)
-        return reply
+        return report_of(reply)
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         told = {

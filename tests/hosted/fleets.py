@@ -6,9 +6,15 @@ from pathlib import Path
 
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
-from tfs.hosted import fleet_edits
-from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_edits import ModelConfig, config_text, parse_model_config
+from tfs.hosted import edits
+from tfs.hosted.fleet import (
+    Fleet,
+    HostedModel,
+    Job,
+    ModelConfig,
+    config_text,
+    parse_model_config,
+)
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.store.sqlite_store import SqliteStore
 
@@ -52,7 +58,7 @@ class EditedFleet:
     def __init__(self, *jobs: Job) -> None:
         self.fleet = Fleet()
         for job in jobs:
-            self.apply(fleet_edits.put_job(job))
+            self.apply(edits.put_job(job))
 
     def apply(self, edit: Edit) -> Fleet:
         """Makes an edit; the fleet stays as it is if that raises."""

@@ -16,11 +16,11 @@ from tfs.core.errors import (
     ResourceExhausted,
     ServingError,
 )
-from tfs.hosted import fleet_edits
+from tfs.hosted import edits
 from tfs.hosted.controller import Controller
-from tfs.hosted.fleet_edits import read_config
-from tfs.hosted.requested_edits import EditReader
-from tfs.hosted.sightings import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.edits import EditReader
+from tfs.hosted.fleet import read_config
+from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
 
@@ -45,7 +45,7 @@ class Api:
         self.ops: list[pb.Op] = []
         self.num_requests = 0
         for address in ("a", "b"):
-            self.state.change(fleet_edits.put_job(server(address, 100 * MIB)))
+            self.state.change(edits.put_job(server(address, 100 * MIB)))
 
     def nudge(self) -> None:
         self.num_nudges += 1
@@ -255,7 +255,7 @@ def test_jobs_come_and_go_by_requests(api: Api) -> None:
     drained = api.ask(pb.DrainJobRequest(job="c"))
     api.see()
     assert not drained
-    api.state.change(fleet_edits.drop_job("c"))
+    api.state.change(edits.drop_job("c"))
     api.see()
     assert drained
     assert api.ask(pb.DrainJobRequest(job="b", force=True))

@@ -19,11 +19,10 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
-from tfs.hosted import fleet_edits
+from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_state import Edit, FleetState, Request, Snapshot
-from tfs.hosted.sightings import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState, Request, Snapshot
+from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)
 MODEL = replace(model("m", 3, 1, 4), partition="gpu", num_replicas=2)
@@ -36,7 +35,7 @@ def state(tmp_path: Path) -> FleetState:
 
 
 def add(name: str) -> Edit:
-    return fleet_edits.add_model(model(name))
+    return edits.add_model(model(name))
 
 
 def why(state: FleetState, name: str) -> list[str]:
@@ -76,7 +75,7 @@ def test_changes_at_once_are_all_there(state: FleetState) -> None:
     """Each edit sees what the one before it left."""
 
     def add_job(index: int) -> None:
-        state.change(fleet_edits.put_job(server(f"j{index}", 1)))
+        state.change(edits.put_job(server(f"j{index}", 1)))
 
     run_together(*(partial(add_job, index) for index in range(8)))
     assert len(state.read().fleet.jobs) == 8
@@ -93,11 +92,11 @@ def test_what_is_no_fleet_is_told(state: FleetState) -> None:
 
 def test_the_history_says_why_a_model_is_where_it_is(state: FleetState) -> None:
     """Placed here for its room, taken from there because it is down, refused for want."""
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
-    state.change(fleet_edits.put_job(server("b", 200 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("b", 200 * MIB)))
     state.change(add("m"))
-    state.change(fleet_edits.note_job("a", is_down=True))
-    big = fleet_edits.add_model(model("big", 900 * MIB))
+    state.change(edits.note_jobs({"a": True}))
+    big = edits.add_model(model("big", 900 * MIB))
     with pytest.raises(ServingError):
         state.commit(big, Request("1", b"big"))
     down, added = why(state, "m")
@@ -115,13 +114,13 @@ def test_a_request_acts_once_however_often_it_is_repeated(
     state: FleetState, tmp_path: Path
 ) -> None:
     """The answer is the same, here and at any other controller, until the end."""
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
     first = state.commit(add("m"), Request("1", b"add m"))
     other = state_in(tmp_path)
     for each in (state, other):
         for _ in range(50):
             assert each.commit(add("m"), Request("1", b"add m")) == first
-    state.change(fleet_edits.remove_model("m"))
+    state.change(edits.remove_model("m"))
     assert other.commit(add("m"), Request("1", b"add m")) == first
     assert not other.read().fleet.models
     assert other.request("1") == first
@@ -132,7 +131,7 @@ def test_a_refusal_is_an_answer_too(state: FleetState) -> None:
     """A repetition does not act because there is room by now."""
     with pytest.raises(ServingError) as refused:
         state.commit(add("m"), Request("1", b"add m"))
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
     with pytest.raises(type(refused.value)) as again:
         state.commit(add("m"), Request("1", b"add m"))
     assert again.value.message == refused.value.message
@@ -142,7 +141,7 @@ def test_a_refusal_is_an_answer_too(state: FleetState) -> None:
 
 def test_an_id_is_of_one_request(state: FleetState) -> None:
     """Two that share an id by mistake must not get each other's answer."""
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
     state.commit(add("m"), Request("1", b"add m"))
     with pytest.raises(InvalidArgument, match="used for another"):
         state.commit(add("n"), Request("1", b"add n"))
@@ -150,21 +149,21 @@ def test_an_id_is_of_one_request(state: FleetState) -> None:
 
 def test_a_generation_guards_an_edit(state: FleetState) -> None:
     """Who looked at what is not there any more changes nothing."""
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
     state.commit(add("m"), Request("1", b"", if_generation=0))
-    version = fleet_edits.add_version("m", 2)
+    version = edits.add_version("m", 2)
     state.commit(version, Request("2", b"", if_generation=1))
     with pytest.raises(Aborted, match="m is at generation 2, not 1"):
         state.commit(version, Request("3", b"", if_generation=1))
     with pytest.raises(Aborted, match="b is at generation 0, not 1"):
-        state.commit(fleet_edits.drain_job("b"), Request("4", b"", if_generation=1))
-    job = fleet_edits.drain_job("a", force=True)
+        state.commit(edits.drain_job("b"), Request("4", b"", if_generation=1))
+    job = edits.drain_job("a", force=True)
     state.commit(job, Request("5", b"", if_generation=1))
 
 
 def test_a_refused_edit_of_a_model_leaves_it(state: FleetState) -> None:
     """The note of the refusal is no change of what is wanted."""
-    state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+    state.change(edits.put_job(server("a", 100 * MIB)))
     before = state.change(add("m")).fleet
     with pytest.raises(AlreadyExists):
         state.commit(add("m"), Request("1", b""))
@@ -192,7 +191,7 @@ def test_who_does_not_lead_any_more_changes_nothing(state: FleetState) -> None:
     old = state.store.acquire("x", "a", 0.0)
     state.store.acquire("x", "b", 60.0)
     with pytest.raises(Aborted):
-        state.change(fleet_edits.put_job(server("a", 1)), old)
+        state.change(edits.put_job(server("a", 1)), old)
     with pytest.raises(Aborted):
         state.note({"m": ModelSighting()}, {}, old)
     assert state.read().revision == 0
@@ -217,4 +216,4 @@ def test_a_copy_holds_what_was_wanted(tmp_path: Path, state: FleetState) -> None
 def test_a_request_about_what_is_not_there_is_refused(state: FleetState) -> None:
     """The names there are help who mistyped one."""
     with pytest.raises(NotFound, match="there are: none"):
-        state.commit(fleet_edits.remove_model("m"), Request("1", b""))
+        state.commit(edits.remove_model("m"), Request("1", b""))

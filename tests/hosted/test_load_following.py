@@ -9,10 +9,10 @@ import pytest
 
 from tests.hosted.fleets import MIB, EditedFleet, model
 from tfs.core.errors import InvalidArgument
-from tfs.hosted import fleet_edits
+from tfs.hosted import edits
 from tfs.hosted.fleet import Job
-from tfs.hosted.job_report import JobReport
 from tfs.hosted.load_following import LoadFollowing, LoadOptions, Scaling
+from tfs.hosted.reports import JobReport
 
 
 class Scaled:
@@ -76,7 +76,7 @@ def test_a_model_s_load_is_the_time_its_requests_take_on_all_its_servers() -> No
     there = EditedFleet(
         Job("j", 100 * MIB, num_replicas=2, addresses=("a", "b"), is_ours=True)
     )
-    fleet = there.apply(fleet_edits.add_model(model("m", MIB, 1, 5)))
+    fleet = there.apply(edits.add_model(model("m", MIB, 1, 5)))
     scaling = Scaling(LoadOptions())
     wanted: dict[str, int] = {}
     reports: dict[str, JobReport] = {}
@@ -96,12 +96,12 @@ def test_a_job_has_as_many_replicas_as_the_busiest_of_its_models_wants() -> None
     )
     there = EditedFleet(job)
     for name in ("m", "n"):
-        there.apply(fleet_edits.add_model(model(name, MIB, 1, 9)))
-    assert there.apply(fleet_edits.follow_load({"m": 3})).jobs["j"].num_replicas == 3
-    assert there.apply(fleet_edits.follow_load({"n": 9})).jobs["j"].num_replicas == 4
-    assert there.apply(fleet_edits.follow_load({"n": 4})).jobs["j"].num_replicas == 4
-    assert there.apply(fleet_edits.follow_load({"n": 1})).jobs["j"].num_replicas == 3
-    assert there.apply(fleet_edits.follow_load({"m": 1})).jobs["j"].num_replicas == 2
+        there.apply(edits.add_model(model(name, MIB, 1, 9)))
+    assert there.apply(edits.follow_load({"m": 3})).jobs["j"].num_replicas == 3
+    assert there.apply(edits.follow_load({"n": 9})).jobs["j"].num_replicas == 4
+    assert there.apply(edits.follow_load({"n": 4})).jobs["j"].num_replicas == 4
+    assert there.apply(edits.follow_load({"n": 1})).jobs["j"].num_replicas == 3
+    assert there.apply(edits.follow_load({"m": 1})).jobs["j"].num_replicas == 2
 
 
 @pytest.mark.parametrize("field", ["per_replica", "window_s", "panic_s"])

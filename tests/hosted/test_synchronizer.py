@@ -13,12 +13,10 @@ import pytest
 from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
-from tfs.hosted import fleet_edits
-from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_edits import config_text, parse_model_config
-from tfs.hosted.fleet_state import FleetState
-from tfs.hosted.sightings import ReplicaSighting
+from tfs.hosted import edits
+from tfs.hosted.fleet import Fleet, config_text, parse_model_config
+from tfs.hosted.fleet_state import FleetCopy, FleetState
+from tfs.hosted.reports import JobReport, ReplicaSighting, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -42,7 +40,7 @@ class Jobs:
         self.errors: dict[str, str] = {}
         self.on_asked: Callable[[str], None] = lambda _: None
 
-    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+    def list_models(self, address: str) -> JobReport:
         self.asked.append(address)
         self.on_asked(address)
         if address in self.dead:
@@ -57,7 +55,7 @@ class Jobs:
                 version.error.code, version.error.message = 15, self.errors[name]
             elif name not in self.loading:
                 model.primary = 1
-        return reply
+        return report_of(reply)
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         if address in self.refusing:
@@ -83,8 +81,8 @@ class Bench:
         self.routes: Mapping[str, tuple[str, ...]] = {}
         self.only_routes = only_routes
         self.synchronizer = self.make()
-        self.state.change(fleet_edits.put_job(server("a", 100 * MIB)))
-        self.state.change(fleet_edits.put_job(server("b", 200 * MIB)))
+        self.state.change(edits.put_job(server("a", 100 * MIB)))
+        self.state.change(edits.put_job(server("b", 200 * MIB)))
         self.add_model("m")
 
     def make(
@@ -108,11 +106,11 @@ class Bench:
     def add_model(self, name: str) -> None:
         made = replace(model(name), is_estimate=True)
         config = config_text(parse_model_config(f'name: "{name}" base_path: "/{name}"'))
-        self.state.change(fleet_edits.add_model(replace(made, config=config)))
+        self.state.change(edits.add_model(replace(made, config=config)))
 
     def scale(self, name: str, number: int) -> None:
         self.state.change(
-            fleet_edits.update_model(
+            edits.update_model(
                 name,
                 lambda found: replace(
                     found,
@@ -232,11 +230,11 @@ def test_a_server_that_was_not_told_yet_is_behind(bench: Bench) -> None:
     """A change is in force when servers were told and have said since that they serve."""
     bench.look_for(3)
     bench.jobs.refusing.add("a")
-    change = fleet_edits.update_model("m", lambda m: replace(m, config=m.config), "x")
+    change = edits.update_model("m", lambda m: replace(m, config=m.config), "x")
     bench.state.change(change)
-    config = fleet_edits.parse_model_config('name: "m" base_path: "/elsewhere"')
+    config = parse_model_config('name: "m" base_path: "/elsewhere"')
     text = config_text(config)
-    change = fleet_edits.update_model("m", lambda m: replace(m, config=text), "x")
+    change = edits.update_model("m", lambda m: replace(m, config=text), "x")
     bench.state.change(change)
 
     def generation() -> int:
@@ -351,7 +349,7 @@ def test_a_job_that_leaves_serves_until_others_do(bench: Bench) -> None:
     """Then it is told to serve nothing and its channel is closed: no request fails."""
     bench.look()
     bench.look()
-    bench.state.change(fleet_edits.drain_job("a"))
+    bench.state.change(edits.drain_job("a"))
     for _ in range(3):
         bench.look()
         assert bench.routes["m"]
@@ -368,7 +366,7 @@ def test_a_job_that_leaves_stays_while_it_is_not_known_what_it_serves(
     """It may be the only one that answers: it missed a question, or asking just began."""
     bench.look()
     bench.look()
-    bench.state.change(fleet_edits.drain_job("a"))
+    bench.state.change(edits.drain_job("a"))
     bench.jobs.dead.add("a")
     bench.look()
     assert set(bench.fleet.jobs) == {"a", "b"}
@@ -380,7 +378,7 @@ def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
     """Whatever it serves, no request goes there any more."""
     bench.look()
     bench.look()
-    bench.state.change(fleet_edits.drain_job("a", force=True))
+    bench.state.change(edits.drain_job("a", force=True))
     bench.look()
     assert bench.jobs.forgotten == ["a"]
     assert bench.routes == {"m": ()}
@@ -394,13 +392,13 @@ def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> No
     waiting = HeldExecutor()
     bench.synchronizer = bench.make(waiting)
     bench.look()
-    bench.state.change(fleet_edits.drain_job("a", force=True))
+    bench.state.change(edits.drain_job("a", force=True))
     bench.look()
     assert bench.jobs.forgotten == ["a"]
 
     def remove(address: str) -> None:
         bench.jobs.on_asked = lambda _: None
-        bench.state.change(fleet_edits.drain_job(address, force=True))
+        bench.state.change(edits.drain_job(address, force=True))
         bench.look()
 
     bench.jobs.on_asked = remove
@@ -530,7 +528,7 @@ def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
 def test_a_job_is_down_when_none_of_its_replicas_answers(bench: Bench) -> None:
     """One of two that is gone takes no model away; what is left answers for both."""
     pair = replace(server("pair", 300 * MIB), num_replicas=2, addresses=("c", "d"))
-    bench.state.change(fleet_edits.put_job(pair))
+    bench.state.change(edits.put_job(pair))
     bench.jobs.served |= {"c": [], "d": []}
     bench.jobs.started_s |= {"c": 1.0, "d": 1.0}
     bench.scale("m", 4)

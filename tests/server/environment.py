@@ -164,10 +164,6 @@ class Environment:
         """Unloads everything and ends every thread; returns whether that was done."""
         return self.core.close(self.clock.now() + 1)
 
-    def kill(self) -> None:
-        """Frees what the system takes back from a server that was killed."""
-        self.core.config.overrides_file.close()
-
     def look(self) -> None:
         """Looks at every base path and lets everything happen."""
         self.core.sources.source.poll_once()

@@ -331,11 +331,11 @@ def test_a_changed_model_is_waited_for_though_it_serves(
     assert "{name: a version: 1} due to error: DATA_LOSS" in str(outcome.error)
     assert outcome.models[0].available == (1,)
     assert env.served_path("a") == moved
-    # What failed before is no news.
-    (outcome,) = env.apply(
-        model("a", "/broken/a", transition + ' version_labels { key: "x" value: 1 }')
-    )
-    assert outcome.error is None
+    # Whoever changes something else about it hears of it again.
+    labelled = transition + ' version_labels { key: "x" value: 1 }'
+    for error in ("DATA_LOSS", "None"):
+        (outcome,) = env.apply(model("a", "/broken/a", labelled))
+        assert error in str(outcome.error)
 
 
 def test_a_model_of_which_no_version_is_asked_for_has_settled(env: Environment) -> None:

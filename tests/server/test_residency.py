@@ -13,7 +13,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.servable_state import ManagerState
-from tfs.handlers.lookup import NotResident
+from tfs.handlers.model_lookup import NotResident
 from tfs.testing.fake_call import FakeCall
 
 ON_DEMAND = "residency: ON_DEMAND"

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.traffic import (
     effective_labels,
     effective_primary,
-    held_primary,
     routing_key,
     share_of,
 )
@@ -146,41 +144,6 @@ def test_an_older_version_that_is_well_answers_in_a_faulty_ones_place(
     """Never a newer one than was named, nor the canary, nor one that was rejected."""
     primary = effective_primary(wanted, None, available, canary, rejected, faulty)
     assert primary == expected
-
-
-@pytest.mark.parametrize("primary", [None, 1])
-@pytest.mark.parametrize("canary", [None, 3])
-@pytest.mark.parametrize("had_trial", [False, True])
-@pytest.mark.parametrize("held", [None, 1, 2, 3])
-@pytest.mark.parametrize("answering", [None, 1, 2, 3, 4])
-@pytest.mark.parametrize("rejected", [(), (2,)])
-@pytest.mark.parametrize("is_reset", [False, True])
-def test_a_primary_is_held_from_its_first_trial_on(
-    primary: int | None,
-    canary: int | None,
-    had_trial: bool,
-    held: int | None,
-    answering: int | None,
-    rejected: tuple[int, ...],
-    is_reset: bool,
-) -> None:
-    """What answers is held until a primary is named; never a canary or a rejected one."""
-
-    def settings(primary: int | None, canary: int | None) -> ModelSettings:
-        tried = None if canary is None else CanarySettings(canary)
-        return ModelSettings("a", "/a", primary=primary, canary=tried)
-
-    before = settings(None, 2 if had_trial else None)
-    now = settings(primary, canary)
-    found = held_primary(now, before, held, answering, rejected, is_reset=is_reset)
-    barred = {*rejected, canary}
-    version = answering if held is None or held in barred else held
-    if primary is not None or version is None or version in barred:
-        assert found is None
-    elif canary is not None or had_trial or any(r > version for r in rejected):
-        assert found == version
-    else:
-        assert found == (version if held is not None and not is_reset else None)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ class Lookup:
     ) -> ServableHandle[Servable]:
         return self._map.acquire(name)  # type: ignore[return-value]
 
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        return None  # each is looked up by itself
+
 
 def servable(version: int, factor: float) -> PuppetServable:
     """Returns a version that multiplies by this factor."""

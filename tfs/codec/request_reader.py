@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions, FillBudget
-from tfs.codec.request_template import RequestTemplate, RequestTemplates, RequestView
+from tfs.codec.request_template import RequestTemplates, RequestView
 from tfs.core.errors import ResourceExhausted
 from tfs.core.tensor_view import Buffer
 
@@ -30,11 +30,15 @@ class RequestReader(Generic[V]):
         known: Those that were read before.
         parse: Reads the others.
 
+    Attributes:
+        read_alike: See :meth:`RequestTemplates.read_alike`.
+
     """
 
     def __init__(self, known: RequestTemplates[V], parse: _Parse[V]) -> None:
         self._known = known
         self._parse = parse
+        self.read_alike = known.read_alike
 
     def read(
         self,
@@ -89,12 +93,6 @@ class RequestReader(Generic[V]):
             if view is not None:
                 self._known.learn(message, view)
         return view
-
-    def read_alike(
-        self, messages: Sequence[Buffer], first: int
-    ) -> tuple[RequestTemplate[V], list[tuple[Buffer, ...]]] | None:
-        """See :meth:`RequestTemplates.read_alike`."""
-        return self._known.read_alike(messages, first)
 
     def _parse_if_quick(self, message: Buffer, options: DecodeOptions) -> V | None:
         """Parses a request; returns None if it has, or fills in, too much for the loop."""

@@ -18,7 +18,7 @@ from tfs.handlers.examples.example_rpc import (
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler, StatusReader
 from tfs.handlers.oip.infer import InferFormat

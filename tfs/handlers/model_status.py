@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 from tfs.codec.model_spec import model_spec_of
 from tfs.core.call import Call
-from tfs.core.errors import InvalidArgument, NotFound, ServingError
+from tfs.core.errors import Code, InvalidArgument, NotFound, ServingError
 from tfs.core.servable_state import ServableState
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.failures import fill_status
 from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
+from tfs.proto.tensorflow_serving.apis import status_pb2
 
 _QUICK_STATES: Final = 256
 
@@ -83,3 +83,11 @@ def _answer(states: Sequence[ServableState]) -> bytes:
         )
         fill_status(added.status, state.error)
     return response.SerializeToString()
+
+
+def fill_status(status: status_pb2.StatusProto, error: ServingError | None) -> None:
+    """Writes an outcome into a ``StatusProto``; OK has code 0 and no message."""
+    status.error_code = int(  # type: ignore[assignment]  # protobuf's own enum
+        Code.OK if error is None else error.code
+    )
+    status.error_message = "" if error is None else error.message

@@ -22,19 +22,10 @@ from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.lookup import (
-    ModelLookup,
-    NotResident,
-    SharedLookup,
-    find_signature,
-)
+from tfs.handlers.model_lookup import ModelLookup, NotResident, find_signature
 from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.request_format import PredictFormat, ReplyWriter, RequestFormat
 from tfs.handlers.request_plan import RequestPlan
-
-_AcquireShared: TypeAlias = Callable[
-    [str, int | None, str | None, int], "ServableHandle[Servable] | None"
-]
 
 Asked: TypeAlias = tuple[Mapping[str, TensorView], tuple[str, ...]]
 """A request's inputs by name, and the outputs that it wants; none stands for all."""
@@ -82,7 +73,6 @@ class PredictHandler:
     """
 
     __slots__ = (
-        "_acquire_shared",
         "_decode_pool",
         "_decoding",
         "_form",
@@ -106,10 +96,6 @@ class PredictHandler:
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
         self._form = form or PredictFormat()
-        # A look-up without shared pins is asked for every request by itself.
-        self._acquire_shared: _AcquireShared | None = (
-            lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
-        )
         self._plans: dict[Alike, RequestPlan] = {}
         # The last one seen; a client's calls share one object.
         self._ordinary: Metadata = ()
@@ -237,7 +223,9 @@ class PredictHandler:
             gate.refuse(call, error, PREDICT, begun_s, stats)
             return
         answers = PredictAnswers(
-            Admission(handle, gate, model, stats), name, logs, self._decode_pool, writer
+            Admission(handle, gate, model, stats, PREDICT, name, logs),
+            self._decode_pool,
+            writer,
         )
         if logs:
             answers.logged_inputs = inputs
@@ -339,17 +327,18 @@ class PredictHandler:
                 gained by queueing them.
 
         """
-        acquire_shared = self._acquire_shared
         gate = self._gate
         num = len(calls)
-        if acquire_shared is None or not gate.enter_all(num):
+        if not gate.enter_all(num):
             return False
         begun_s = gate.now()
         spec = template.model_spec
         handle: ServableHandle[Servable] | None = None
         plan: RequestPlan | None = None
         try:
-            handle = acquire_shared(spec.name, spec.version, spec.version_label, num)
+            handle = self._lookup.acquire_shared(
+                spec.name, spec.version, spec.version_label, num
+            )
             if handle is not None:
                 plan = self._plans.get(template)
                 if plan is None or not plan.answers.are_for(handle):
@@ -406,8 +395,8 @@ class PredictHandler:
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         stats = model.stats_of(PREDICT, handle.id.version, name)
-        admission = Admission(handle, self._gate, model, stats)
-        answers = PredictAnswers(admission, name, (), self._decode_pool, writer)
+        admission = Admission(handle, self._gate, model, stats, PREDICT, name)
+        answers = PredictAnswers(admission, self._decode_pool, writer)
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import write_predict_request
 from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.call import BurstCall, Call
-from tfs.core.errors import Code, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.failures import fail_call, failure_of
 from tfs.handlers.limits.admission import Admission
-from tfs.handlers.limits.model_gate import PREDICT, RequestLog, log_answered
 from tfs.handlers.request_format import ReplyWriter
 
-_OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 _PREDICT: Final = PredictReplies()
 _LARGE_LOGGED_BYTES: Final = 1 << 20
 
@@ -52,8 +49,6 @@ class PredictAnswers:
 
     Args:
         admission: What each request has taken.
-        signature_name: The signature that replies name.
-        logs: Logs that requests are written to; used by ``end`` alone.
         decode_pool: Where long answers are written.
         writer: Encodes outputs.
 
@@ -67,7 +62,6 @@ class PredictAnswers:
         "_decode_pool",
         "_gate",
         "_id",
-        "_logs",
         "_model",
         "_signature_name",
         "_stats",
@@ -78,16 +72,13 @@ class PredictAnswers:
     def __init__(
         self,
         admission: Admission,
-        signature_name: str,
-        logs: tuple[RequestLog, ...],
         decode_pool: DecodePool,
         writer: ReplyWriter,
     ) -> None:
         self._admission = admission
         self._model = admission.model
-        self._logs = logs
         self._id = admission.handle.id
-        self._signature_name = signature_name
+        self._signature_name = admission.signature_name
         self._gate = admission.gate
         self._stats = admission.stats
         self._decode_pool = decode_pool
@@ -136,14 +127,16 @@ class PredictAnswers:
                 response = self._writer.write_if_quick(
                     self._id, self._signature_name, outputs
                 )
-                if response is None or (self._logs and _is_large(call, response)):
+                if response is None or (
+                    self._admission.logs and _is_large(call, response)
+                ):
                     later = functools.partial(
                         self._end_long, call, begun_s, done_s, outputs
                     )
                     self._decode_pool.write(later)
                     return
             except Exception as error:
-                outcome = failure_of(error, f"{self._id.slashed}: Predict")
+                outcome = self._admission.failure_of(error)
         answer = outcome if response is None else response
         self._finish(call, begun_s, done_s, answer, outputs)
 
@@ -156,7 +149,7 @@ class PredictAnswers:
             try:
                 answer = self._writer.write(self._id, self._signature_name, outputs)
             except Exception as error:
-                answer = failure_of(error, f"{self._id.slashed}: Predict")
+                answer = self._admission.failure_of(error)
         self._finish(call, begun_s, done_s, answer, outputs)
 
     def _finish(
@@ -167,30 +160,14 @@ class PredictAnswers:
         answer: Reply | Outcome,
         outputs: Tensors,
     ) -> None:
-        code = _OK
-        self._admission.leave()
-        try:
-            if isinstance(answer, ServingError):
-                code = answer.code
-                call.fail(answer)
-                return
-            assert isinstance(answer, bytes | tuple)
-            if self._logs:
-                log_answered(
-                    self._logs,
-                    PREDICT,
-                    self._id,
-                    self._signature_name,
-                    lambda: self._record(call, answer, outputs),
-                )
-            if isinstance(answer, bytes):
-                call.reply(answer)
-            else:
-                call.reply_parts(answer)
-        except Exception as error:
-            code = fail_call(call, error, f"{self._id.slashed}: Predict")
-        finally:
-            self._admission.end(call, code, begun_s, done_s)
+        assert isinstance(answer, bytes | tuple | ServingError)
+        self._admission.finish(
+            call,
+            begun_s,
+            done_s,
+            answer,
+            lambda: self._record(call, cast("Reply", answer), outputs),
+        )
 
     def _record(
         self, call: Call, reply: Reply, outputs: Tensors

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
-from tfs.hosted import fleet_report
+from tfs.hosted import controller_report
+from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
+from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import MODEL, Committed, FleetState, Request, Snapshot
-from tfs.hosted.in_force import Waiting, job_waits_for, model_waits_for
-from tfs.hosted.requested_edits import EditReader
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 _MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
@@ -101,13 +101,13 @@ class Controller:
             + content.SerializeToString(deterministic=True),
             asked.if_generation if asked.HasField("if_generation") else None,
         )
-        edit, notes = self._reader.read(request, self._state.read())
+        edit = self._reader.read(request, self._state.read())
         done = self._state.commit(edit, named)
         self._nudge()
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
-        reply = _op(named.id, done, notes)
+        reply = _op(named.id, done, edit.notes)
         pending = _PendingOp(done, reply, until_s, on_op)
         if not self._answered(pending, self._state.read()):
             with self._lock:
@@ -119,12 +119,12 @@ class Controller:
         if field is None:
             raise InvalidArgument("nothing to simulate")
         now = self._state.read()
-        edit, notes = self._reader.read(getattr(asked, field), now)
+        edit = self._reader.read(getattr(asked, field), now)
         try:
             after = edit.apply(now.fleet)
         except ServingError as error:
-            return pb.Simulation(refusal=error.message, notes=notes)
-        return fleet_report.simulation(now, after, notes)
+            return pb.Simulation(refusal=error.message, notes=edit.notes)
+        return controller_report.simulation(now, after, edit.notes)
 
     def op(self, asked: pb.GetOpRequest) -> pb.Op:
         """Says what became of a request; a refusal is raised."""
@@ -149,11 +149,11 @@ class Controller:
     def fleet(self, asked: pb.ListFleetRequest) -> pb.FleetInfo:
         """Reports everything."""
         state = self._state.read()
-        report = fleet_report.fleet(state)
+        report = controller_report.fleet(state)
         report.model_stores.update(self._model_stores)
         if asked.num_changes:
             history = self._state.store.history(asked.num_changes)
-            report.changes.extend(fleet_report.change(each) for each in history)
+            report.changes.extend(controller_report.change(each) for each in history)
         return report
 
     def watch(
@@ -209,8 +209,8 @@ class Controller:
             history = self._state.store.history(num_changes, MODEL, name)
         if name not in state.fleet.models and not history:
             return None
-        report = fleet_report.model(state, name)
-        report.changes.extend(fleet_report.change(each) for each in history)
+        report = controller_report.model(state, name)
+        report.changes.extend(controller_report.change(each) for each in history)
         return report
 
 

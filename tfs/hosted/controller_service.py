@@ -12,7 +12,7 @@ from tfs.handlers.messages import CONFIG_BYTES, parse
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminFrom, ways_of
 from tfs.hosted.controller import Controller
-from tfs.hosted.requested_edits import WHAT
+from tfs.hosted.edits import REQUESTS
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 SERVICE: Final = "tfs.v1.Controller"
@@ -61,7 +61,7 @@ class ControllerService:
                 f"/{SERVICE}/{kind.__name__.removesuffix('Request')}",
                 self._changing(kind),
             )
-            for kind in WHAT
+            for kind in REQUESTS
         ]
         watch = RpcMethod(
             f"/{SERVICE}/WatchModel", self._watch, MethodKind.SERVER_STREAM

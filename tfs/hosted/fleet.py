@@ -1,19 +1,28 @@
 """The wanted state of a fleet: its serving jobs, its models, and their placement.
 
 It is a value: every change makes a new one. What is really loaded is in
-:mod:`~tfs.hosted.sightings`.
+:mod:`~tfs.hosted.reports`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf import text_format
+
 from tfs.core.errors import DataLoss, InvalidArgument
+from tfs.proto._pool import POOL
+from tfs.proto._text_form import ParseError, read_text
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import model_config_pb2
+
+ModelConfig = model_server_config_pb2.ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +191,49 @@ def _form(text: str) -> dict[str, Any]:
     if not isinstance(form, dict):
         raise DataLoss(f"the fleet's state cannot be read: {text[:40]}")
     return form
+
+
+def room_for(config: ModelConfig, version_bytes: int) -> int:
+    """Returns how much memory a replica takes while one version replaces another."""
+    gap = model_config_pb2.RESOURCE_PRESERVING
+    policy = config.model_version_policy
+    at_once = max(
+        policy.latest.num_versions, len(policy.specific.versions), 1
+    ) + config.traffic.HasField("canary")
+    return version_bytes * (at_once + (config.transition != gap))
+
+
+def read_config(model: HostedModel) -> ModelConfig:
+    """Returns a model's config as a message."""
+    config = ModelConfig()
+    config.CopyFrom(_parsed(model.config))
+    return config
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _parsed(text: str) -> ModelConfig:
+    config = ModelConfig()
+    read_text(text, config)
+    return config
+
+
+def parse_model_config(text: str) -> ModelConfig:
+    """Reads the fields of a model's config, as in a config file.
+
+    Raises:
+        InvalidArgument: A syntax error, or an unknown field.
+
+    """
+    config = ModelConfig()
+    try:
+        read_text(text, config)
+    except ParseError as error:
+        raise InvalidArgument(f"the model's config: {error}") from error
+    return config
+
+
+def config_text(config: ModelConfig) -> str:
+    """Returns a config as one line that :func:`read_config` reads."""
+    return text_format.MessageToString(
+        config, as_one_line=True, descriptor_pool=POOL
+    ).strip()

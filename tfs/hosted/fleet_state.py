@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -19,11 +21,13 @@ from tfs.core.errors import (
     BY_CODE,
     Aborted,
     Code,
+    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
     Unknown,
 )
+from tfs.core.replaced_file import replace_file
 from tfs.hosted.fleet import (
     Fleet,
     HostedModel,
@@ -34,8 +38,10 @@ from tfs.hosted.fleet import (
     read_model,
 )
 from tfs.hosted.placement import free_bytes
-from tfs.hosted.sightings import JobSighting, ModelSighting
+from tfs.hosted.reports import JobSighting, ModelSighting
 from tfs.hosted.store.state_store import Feed, Lease, StateStore, Transaction
+
+log = logging.getLogger(__name__)
 
 _JOB: Final = "job"
 MODEL: Final = "model"
@@ -43,6 +49,10 @@ _MODEL_SEEN: Final = "model seen"
 _JOB_SEEN: Final = "job seen"
 _REQUEST: Final = "request"
 _FLEET: Final = "fleet"
+
+_TICK_S: Final = 0.2
+_PAUSE_S: Final = 1.0  # after a store that could not be read
+_COPY_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class Edit:
         model: The model it is about; empty if it is about a job.
         job: The job it is about; empty if it is about a model.
         version: The version of the model that it is about.
+        notes: What whoever asked for it should know besides.
 
     """
 
@@ -81,6 +92,7 @@ class Edit:
     model: str = ""
     job: str = ""
     version: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +304,9 @@ def _followed(last: Snapshot, feed: Feed) -> Snapshot:
         elif change.kind == _JOB_SEEN:
             job_seen = None if value is None else JobSighting.from_row(value)
             _set(jobs_seen, key, job_seen)
-    fleet = Fleet(jobs, models, placement)
+    fleet = start.fleet
+    if feed.is_snapshot or any(each.kind in (_JOB, MODEL) for each in feed.changes):
+        fleet = Fleet(jobs, models, placement)
     return Snapshot(feed.revision, fleet, models_seen, jobs_seen)
 
 
@@ -313,7 +327,7 @@ def _write(
         if job != old.jobs.get(name):
             row = None if job is None else job_row(job)
             revision = transaction.put(_JOB, name, row, edit.why)
-    free = free_bytes(after.models, after.jobs, after.placement)
+    free: Mapping[str, int] = {}
     for name in {**old.models, **after.models}:
         model = after.models.get(name)
         if model is None:
@@ -323,6 +337,8 @@ def _write(
         if model is old.models.get(name) and placed == was:
             continue
         if model != old.models.get(name) or set(placed) != set(was):
+            if not free and not set(placed) <= set(was):
+                free = free_bytes(after.models, after.jobs, after.placement)
             why = edit.why + _moves(old, after, free, model, placed)
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)
@@ -415,3 +431,103 @@ def _answer(form: list[Any]) -> Committed | ServingError:
 
 def _digest(request: Request) -> str:
     return hashlib.sha256(request.content).hexdigest()
+
+
+class StoreFollower:
+    """Reads along on a thread of its own from ``start`` to ``close``.
+
+    Args:
+        state: The fleet.
+        on_state: Called on that thread with the state, after each change and at least
+            five times a second while the store can be read; must not block.
+
+    """
+
+    def __init__(self, state: FleetState, on_state: Callable[[Snapshot], None]) -> None:
+        self._state = state
+        self._on_state = on_state
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="follow-store", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends soon; idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        revision = 0
+        while not self._stopping.is_set():
+            try:
+                self._state.store.wait(revision, _TICK_S)
+                snapshot = self._state.read()
+                revision = snapshot.revision
+                self._on_state(snapshot)
+            except ServingError:
+                # The synchronizer says in the log what is wrong with the store.
+                self._stopping.wait(_PAUSE_S)
+            except Exception:
+                log.exception("event=store_follower_failed")
+                self._stopping.wait(_PAUSE_S)
+
+
+class FleetCopy:
+    """A copy in a file. Confined to the thread that looks.
+
+    Args:
+        path: The file; its folder exists. Empty keeps no copy.
+
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._kept: Fleet | None = None
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Writes the wanted state, if it is another one; what fails is logged."""
+        fleet = snapshot.fleet
+        if not self._path or fleet == self._kept:
+            return
+        models = [
+            model_row(each, fleet.placement[name])
+            for name, each in fleet.models.items()
+        ]
+        jobs = [job_row(each) for each in fleet.jobs.values()]
+        form = {
+            "format": _COPY_FORMAT,
+            "revision": snapshot.revision,
+            "jobs": jobs,
+            "models": models,
+        }
+        try:
+            replace_file(self._path, json.dumps(form), is_durable=True)
+        except OSError as error:
+            log.warning("event=fleet_copy_failed path=%s problem=%s", self._path, error)
+        self._kept = fleet
+
+    def read(self) -> Snapshot | None:
+        """Returns what was kept last; None, logged, if there is no copy to be read."""
+        if not self._path or not os.path.exists(self._path):
+            return None
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                form = json.load(file)
+            if form["format"] != _COPY_FORMAT:
+                raise ValueError(f"format {form['format']} is not {_COPY_FORMAT}")
+            jobs = [read_job(each) for each in form["jobs"]]
+            models = [read_model(each) for each in form["models"]]
+            fleet = Fleet(
+                {each.name: each for each in jobs},
+                {each.name: each for each, _ in models},
+                {each.name: placed for each, placed in models},
+            )
+            return Snapshot(form["revision"], fleet)
+        except (OSError, ValueError, KeyError, TypeError, DataLoss) as error:
+            log.warning("event=fleet_copy_unread path=%s problem=%s", self._path, error)
+            return None

@@ -18,7 +18,7 @@ from typing import Final
 
 from tfs.core.errors import InvalidArgument
 from tfs.hosted.fleet import Fleet
-from tfs.hosted.job_report import JobReport
+from tfs.hosted.reports import JobReport
 
 _TOLERANCE: Final = 0.1  # a load so near what replicas are meant for changes nothing
 

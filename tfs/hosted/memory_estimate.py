@@ -3,7 +3,7 @@
 It is the bytes of its newest version's files and a little for the code around them,
 counted twice if one version is loaded before the other is unloaded. Once a job has the
 model, its measurement replaces the estimate
-(:func:`tfs.hosted.fleet_edits.learn`).
+(:func:`tfs.hosted.edits.learn`).
 """
 
 from __future__ import annotations

@@ -24,18 +24,16 @@ from tfs.handlers.methods import HEALTH
 from tfs.handlers.open_streams import OpenStreams
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_service import ControllerService
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_state import FleetState, Snapshot
+from tfs.hosted.edits import EditReader
+from tfs.hosted.fleet_state import FleetCopy, FleetState, Snapshot, StoreFollower
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.requested_edits import EditReader
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
-from tfs.hosted.store_follower import StoreFollower
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 
 _NUM_CALLING: Final = 16

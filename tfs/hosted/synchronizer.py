@@ -22,31 +22,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.hosted import fleet_edits
-from tfs.hosted.fleet import Fleet, Job
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
-from tfs.hosted.job_report import (
+from tfs.hosted import edits
+from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config
+from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState, Snapshot
+from tfs.hosted.load_following import LoadOptions, Scaling
+from tfs.hosted.reports import (
     JobReport,
-    config_of,
+    JobSighting,
+    answering,
     measured,
-    report_of,
     routes_of,
     sightings_of,
 )
-from tfs.hosted.load_following import LoadOptions, Scaling
-from tfs.hosted.sightings import JobSighting
 from tfs.hosted.store.state_store import Lease
-from tfs.hosted.wanted_models import wanted_models
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 log = logging.getLogger(__name__)
@@ -59,8 +55,8 @@ _LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
 class JobClient(Protocol):
     """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
 
-    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
-        """Asks a job for its models.
+    def list_models(self, address: str) -> JobReport:
+        """Asks a job for its models; the report's time is the caller's to note.
 
         Raises:
             ServingError: It does not answer, or refuses.
@@ -114,6 +110,10 @@ class SynchronizerOptions:
             )
 
 
+_Told = tuple[float, int, tuple[str, ...]]
+"""The start of the process that was told, by whom (epoch), and its models' configs."""
+
+
 @dataclass(slots=True)
 class _ServerRecord:
     """What is known of a server. Written by one call of each kind to it at a time."""
@@ -121,10 +121,9 @@ class _ServerRecord:
     answered_s: float
     report: JobReport | None = None  # None: it did not answer the last question
     last_report: JobReport | None = None
-    # The start of the process that was told, by whom (epoch), and the config.
-    told: tuple[float, int, bytes] | None = None
+    told: _Told | None = None
     # What it had been told when it was asked for its last report.
-    told_before: tuple[float, int, bytes] | None = None
+    told_before: _Told | None = None
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
@@ -186,8 +185,11 @@ class Synchronizer:
         self._trouble = ""  # why the last look failed; empty if it did not
         self._last: Snapshot | None = None
         self._looked_s: float | None = None  # when the last look began
-        # Guards the next two; notified when one of them is set. Leaf.
+        # What the last look that went on to its end was about.
+        self._settled: tuple[object, ...] = ()
+        # Guards the next three; notified when one of the last two is set. Leaf.
         self._changed = threading.Condition()
+        self._has_news = False
         self._is_nudged = False
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -244,20 +246,36 @@ class Synchronizer:
         # now on.
         fleet = self._note_jobs(fleet)
         reports = self.reports
-        self._tell_all(fleet, reports)
-        if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
-            self._learned_s = self._clock.now()
-            self._change(fleet_edits.learn(measured(reports)))
         scaled = self._scaling.wanted(self._clock.now(), fleet, reports)
         if scaled:
-            self._change(fleet_edits.follow_load(scaled))
+            fleet = self._change(edits.follow_load(scaled))
+        jobs_seen = {name: self._seen(job) for name, job in fleet.jobs.items()}
+        moment = fleet, self._lease, jobs_seen
+        if self._is_settled(moment):
+            return fleet
+        self._settled = ()  # unless all of this is done
+        self._tell_all(fleet, reports)
         known = {
             address: (report, self._servers[address].is_current)
             for address, report in reports.items()
         }
-        jobs_seen = {name: self._seen(job) for name, job in fleet.jobs.items()}
         self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
+        self._settled = moment
         return fleet
+
+    def _is_settled(self, moment: tuple[object, ...]) -> bool:
+        """Whether nothing changed since servers were told and the store was.
+
+        Of ten thousand models on a thousand servers something does in one look of ten.
+        Every half a minute all is said anew all the same, and memory learned.
+        """
+        with self._changed:
+            has_news, self._has_news = self._has_news, False
+        is_due = self._clock.now() - self._learned_s >= _LEARN_EVERY_S
+        if is_due:
+            self._learned_s = self._clock.now()
+            self._change(edits.learn(measured(self.reports)))
+        return not (is_due or has_news or self._settled != moment)
 
     def look_safely(self) -> None:
         """Looks, and logs what is wrong with the store: once, and when it is well again."""
@@ -311,26 +329,16 @@ class Synchronizer:
             self._client.forget(address)
 
     def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
-        def answering(job: str, name: str) -> list[bool]:
-            addresses = fleet.jobs[job].addresses if job in fleet.jobs else ()
-            return [
-                reports[each].answers(name) for each in addresses if each in reports
-            ]
-
-        wanted = wanted_models(
-            fleet,
-            lambda job, name: any(answering(job, name)),
-            lambda job, name: bool(found := answering(job, name)) and all(found),
-        )
+        wanted = wanted_models(fleet, answering(fleet, reports), reports)
         for job_name, names in wanted.items():
             job = fleet.jobs[job_name]
-            config = config_of(fleet, names)
+            models = [fleet.models[name] for name in names]
             there = [each for each in job.addresses if each in reports]
             for address in there:
-                self._tell_if_new(address, reports[address], config)
+                self._tell_if_new(address, reports[address], models)
             is_known = bool(there) or job.is_down or not job.addresses
             if job.is_leaving and is_known and not names:
-                self._change(fleet_edits.drop_job(job_name))
+                self._change(edits.drop_job(job_name))
 
     def _seen(self, job: Job) -> JobSighting:
         records = [(each, self._servers.get(each)) for each in job.addresses]
@@ -365,6 +373,11 @@ class Synchronizer:
             and each.answered_s > since_s
         }
 
+    def _say_news(self) -> None:
+        with self._changed:
+            self._has_news = True
+        self.nudge()
+
     def _run(self) -> None:
         while True:
             self.look_safely()
@@ -382,20 +395,20 @@ class Synchronizer:
             return
         told, before = record.told, (record.report, record.told_before)
         try:
-            reply = self._client.list_models(address)
-            report = report_of(reply, self._clock.now())
+            report = self._client.list_models(address)
+            report = replace(report, at_s=self._clock.now())
             if before[0] is None:
                 record.problem = ""
             record.told_before = told
             record.report = record.last_report = report
             record.answered_s = self._clock.now()
             if before != (report, told):
-                self.nudge()
+                self._say_news()
         except ServingError as error:
             record.report = None
             _note_problem(address, record, error)
             if before[0] is not None:
-                self.nudge()
+                self._say_news()
         finally:
             record.is_asked = False
             self._close_if_gone(address, record)
@@ -404,14 +417,14 @@ class Synchronizer:
         self,
         address: str,
         report: JobReport,
-        config: model_server_config_pb2.ModelServerConfig,
+        models: Sequence[HostedModel],
     ) -> None:
         record, epoch = self._servers[address], self._lease.epoch if self._lease else 0
-        wanted = report.started_s, epoch, config.SerializeToString(deterministic=True)
+        wanted = report.started_s, epoch, tuple(each.config for each in models)
         record.is_current = record.told == record.told_before == wanted
         if record.is_told or record.told == wanted:
             return
-        request = self._message(epoch, config)
+        request = self._message(epoch, models)
         request.take_over = self._options.take_over and record.told is None
 
         def tell() -> None:
@@ -424,22 +437,24 @@ class Synchronizer:
                 record.problem = ""
             except ServingError as error:
                 _note_problem(address, record, error)
+                with self._changed:
+                    self._has_news = True  # the next look tries again
                 return
             finally:
                 record.is_told = False
                 self._close_if_gone(address, record)
-            names = [each.name for each in config.model_config_list.config]
+            names = [each.name for each in models]
             log.info("event=job_told address=%s models=%s", address, ",".join(names))
-            self.nudge()
+            self._say_news()
 
         record.is_told = True
         self._executor.submit(tell)
 
     def _message(
-        self, epoch: int, config: model_server_config_pb2.ModelServerConfig
+        self, epoch: int, models: Sequence[HostedModel]
     ) -> admin_service_pb2.AspireRequest:
         self._num_told += 1
-        return admin_service_pb2.AspireRequest(
+        request = admin_service_pb2.AspireRequest(
             claim=admin_service_pb2.FleetClaim(
                 fleet=self._state.fleet_id(),
                 name=self._state.store.name,
@@ -447,9 +462,12 @@ class Synchronizer:
                 revision=self._last.revision if self._last else 0,
                 sequence=self._num_told,
             ),
-            config=config,
-            num_models=len(config.model_config_list.config),
+            num_models=len(models),
         )
+        listed = request.config.model_config_list
+        listed.SetInParent()
+        listed.config.extend(map(read_config, models))
+        return request
 
     def _still_leads(self) -> bool:
         """Whether nobody else can have the lease, by this machine's clock."""
@@ -465,7 +483,7 @@ class Synchronizer:
 
     def _note_jobs(self, fleet: Fleet) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
-        now_s = self._clock.now()
+        now_s, changed = self._clock.now(), {}
         for name, job in fleet.jobs.items():
             known = [self._servers.get(each) for each in job.addresses]
             records = [each for each in known if each is not None]
@@ -477,11 +495,46 @@ class Synchronizer:
             if job.is_down != is_silent and (is_silent or is_back):
                 state = "down" if is_silent else "up"
                 log.warning("event=job_%s job=%s", state, name)
-                fleet = self._change(fleet_edits.note_job(name, is_down=is_silent))
-        return fleet
+                changed[name] = is_silent
+        return self._change(edits.note_jobs(changed)) if changed else fleet
 
 
 def _note_problem(address: str, record: _ServerRecord, error: ServingError) -> None:
     if record.problem != str(error):
         log.warning("event=job_problem address=%s problem=%s", address, error)
     record.problem = str(error)
+
+
+def wanted_models(
+    fleet: Fleet,
+    answering: Mapping[str, Collection[str]],
+    reporting: Collection[str],
+) -> dict[str, tuple[str, ...]]:
+    """Returns the models of each job, by name; pure.
+
+    Args:
+        fleet: The wanted state.
+        answering: The addresses that answer for each model, by what servers report.
+        reporting: The addresses of the servers that report anything.
+
+    """
+    wanted: dict[str, list[str]] = {job: [] for job in fleet.jobs}
+    job_at = {at: name for name, job in fleet.jobs.items() for at in job.addresses}
+    there = {
+        name: [each for each in job.addresses if each in reporting]
+        for name, job in fleet.jobs.items()
+    }
+    for name in fleet.models:
+        placed = fleet.placement.get(name, ())
+        for job in placed:
+            if job in wanted:
+                wanted[job].append(name)
+        at = answering.get(name, ())
+        if placed and all(
+            there.get(job) and all(each in at for each in there[job]) for job in placed
+        ):
+            continue
+        # This also holds for a model without any place: what serves goes on serving.
+        for job in {job_at[each] for each in at}.difference(placed):
+            wanted[job].append(name)
+    return {job: tuple(sorted(names)) for job, names in wanted.items()}

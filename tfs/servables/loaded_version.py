@@ -145,6 +145,9 @@ class LoadedVersion:
             that needs none.
 
     Attributes:
+        submit: Queues a task, or starts it.
+        submit_all: Queues or starts tasks of one form. On the loop.
+        compute_now: Computes requests now, if that is possible. On the loop.
         profile: What was measured of the version; None until then.
         example_errors: By signature, why the version failed on its author's example.
         placement: Where the version runs, and why; None until that is decided.
@@ -155,12 +158,15 @@ class LoadedVersion:
 
     __slots__ = (
         "_front",
+        "compute_now",
         "example_errors",
         "id",
         "is_joined_by_parts",
         "placement",
         "profile",
         "signatures",
+        "submit",
+        "submit_all",
         "unqueued",
     )
 
@@ -173,6 +179,10 @@ class LoadedVersion:
         self.is_joined_by_parts = False
         self.unqueued = unqueued
         self._front = unqueued
+        # Those of the front itself: no methods of ours are put around them.
+        self.submit = unqueued.submit
+        self.submit_all = unqueued.submit_all
+        self.compute_now = unqueued.compute_now
 
     @property
     def model(self) -> InterpreterModel | None:
@@ -186,45 +196,33 @@ class LoadedVersion:
         front = self._front
         return front if isinstance(front, BatchedServable) else None
 
-    def submit(self, task: InferenceTask) -> None:
-        """Queues the task, or starts it."""
-        self._front.submit(task)
-
-    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
-        """Queues or starts tasks of one form. On the loop."""
-        self._front.submit_all(tasks)
-
-    def compute_now(
-        self,
-        signature_name: str,
-        make_inputs: MakeInputs,
-        num_rows: int,
-        num_tasks: int,
-    ) -> Outcome | None:
-        """Computes requests now. On the loop."""
-        return self._front.compute_now(signature_name, make_inputs, num_rows, num_tasks)
-
     def put_in_front(self, front: Servable) -> None:
         """Sends later tasks to ``front``: new queues, or none.
 
         Former queues are drained first-in, first-out, and their counts go on in the new
         ones. Blocks until their requests are answered.
         """
-        before, self._front = self.queues, front
+        before = self.queues
+        if before is not None and isinstance(front, BatchedServable):
+            front.continue_counts(before)
+        self._front = front
+        self.submit = front.submit
+        self.submit_all = front.submit_all
+        self.compute_now = front.compute_now
         if before is not None and before is not front:
-            _drain(before, self.queues)
+            _drain(before)
 
     def drain(self) -> None:
         """Refuses what comes from now on, and waits until what is queued is answered."""
         if self.queues is not None:
-            _drain(self.queues, None)
+            _drain(self.queues)
 
     def __repr__(self) -> str:
         return f"<LoadedVersion {self.id.slashed}>"
 
 
-def _drain(queues: BatchedServable, heir: BatchedServable | None) -> None:
+def _drain(queues: BatchedServable) -> None:
     drained = threading.Event()
-    queues.close(drained.set, heir)
+    queues.close(drained.set)
     if not drained.wait(_DRAIN_S):
         log.warning("event=queues_not_drained servable=%s", queues.id.slashed)

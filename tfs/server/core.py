@@ -39,7 +39,12 @@ from tfs.server.config.running_config import (
     RunningConfig,
 )
 from tfs.server.config.server_config import Message, ServerConfig
-from tfs.server.config.waiting import ConfigOutcome, ConfigWaiters, Waiter
+from tfs.server.config.waiting import (
+    ConfigOutcome,
+    ConfigWaiters,
+    ModelLook,
+    Waiter,
+)
 from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
@@ -120,22 +125,13 @@ class ServerCore:
             residency=self.residency,
         )
         self._waiters = ConfigWaiters(
-            monitor,
-            self.sources,
-            self._is_taken_in,
-            clock,
-            loop,
-            self._executor,
-            self._primary,
-            self.residency.versions,
+            self._look, self._is_taken_in, clock, loop, self._executor
         )
         self.config = ConfigInForce(
             executor=self._executor,
             clock=clock,
             platforms=self.sources.platforms,
             overrides_file=OverridesFile(state_dir),
-            notes=self._notes,
-            answering=self._served.primary,
             commit=self._follow,
             waiters=self._waiters,
             on_waiting=self._recheck.ask,
@@ -187,7 +183,6 @@ class ServerCore:
         self._comparisons.close(deadline_s)
         self._stop_listening()
         self.stop_waiting()
-        self.config.overrides_file.close()
         return done
 
     def stop_waiting(self) -> None:
@@ -256,7 +251,6 @@ class ServerCore:
         Returns at once. ``on_done`` is called when all of it is over; shortly before
         the (monotonic) deadline it is called with what is still missing.
         """
-        stale = self._waiters.ended((name,))
         self._manager.try_again(name, versions)
         self.sources.source.say_again(name)
         names = frozenset((name,))
@@ -264,10 +258,8 @@ class ServerCore:
             lambda outcome: on_done(outcome.error),
             names,
             (ModelChange(name, Change.UNCHANGED),),
-            stale,
             is_base=False,
             changed=names,
-            sought=names,
         )
         self._waiters.add(waiter, deadline_s)
         self._recheck.ask()
@@ -288,7 +280,7 @@ class ServerCore:
         new_ones = self.residency.set_models(
             [name for name, settings in models.items() if settings.is_on_demand]
         )
-        self.sources.monitor(models.values())
+        self.sources.monitor(models.values(), self._served.rejected)
         for name in () if before is None else new_ones:
             self.sources.source.say_again(name)
 
@@ -368,11 +360,19 @@ class ServerCore:
             and self._manager.has_taken_in_all
         )
 
-    def _primary(self, name: str) -> tuple[int | None, int | None]:
-        """Returns the primary that the config names, if any, and the one that answers."""
-        settings = self.config.models.get(name)
-        wanted = None if settings is None else settings.primary
-        return wanted, self._served.primary(name)
+    def _look(self, name: str) -> ModelLook:
+        """Returns what is known of a model, for those who wait for it."""
+        settings, source = self.config.models.get(name), self.sources.source
+        return ModelLook(
+            self._monitor.version_states(name),
+            self._manager.failed_versions(name),
+            source.problems().get(name, ()),
+            source.at_hand(name),
+            source.outlook(name),
+            None if settings is None else settings.primary,
+            self._served.primary(name),
+            bool(self.residency.versions(name)),
+        )
 
     # -- for handlers ----------------------------------------------------------------
 
@@ -397,17 +397,8 @@ class ServerCore:
 
     def _look_at_all(self) -> None:
         """Tells everybody who waits for a config to take effect."""
-        self.config.hold_what_answers(self._has_settled)
         self._waiters.tell()
         self.readiness.end_start()
-
-    def _has_settled(self, name: str, version: int) -> bool:
-        """Whether no version of a model newer than this one is being loaded."""
-        return not any(
-            state.id.version > version
-            and state.manager_state in (ManagerState.START, ManagerState.LOADING)
-            for state in self._monitor.version_states(name)
-        )
 
     def _tell_of_change(self) -> None:
         """Tells everybody else who follows the states of models. On the loop."""

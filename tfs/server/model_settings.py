@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -193,18 +193,16 @@ class ModelSettings:
         pinned = [v for v in (self.primary, canary) if v is not None]
         return frozenset(pinned) if pinned else _NONE_PINNED
 
-    @property
-    def aspired_policy(self) -> VersionPolicy:
-        """The policy for the source.
+    def aspired_policy(self, rejected: Collection[int] = ()) -> VersionPolicy:
+        """Returns the policy for the source.
 
-        A canary does not count for ``latest`` while there is no explicit primary: the
-        versions that it names beside the canary are the primary, and must not be
-        unloaded for the canary's sake.
+        ``latest`` passes over what a guard rejected, and over a canary while there is no
+        explicit primary: the versions that it names beside it are the primary, and must
+        not be unloaded for its sake.
         """
-        if (
-            self.canary is not None
-            and self.primary is None
-            and isinstance(self.policy, Latest)
-        ):
-            return Latest(self.policy.num, self.canary.version)
+        besides = frozenset(rejected)
+        if self.canary is not None and self.primary is None:
+            besides |= {self.canary.version}
+        if besides and isinstance(self.policy, Latest):
+            return Latest(self.policy.num, besides)
         return self.policy

@@ -124,13 +124,23 @@ class ModelSources:
         }
         self._router.update_routes({**self._router.routes, **routes})
 
-    def monitor(self, models: Iterable[ModelSettings]) -> None:
-        """Watches exactly these models from now on; never waits for a listing."""
+    def monitor(
+        self,
+        models: Iterable[ModelSettings],
+        rejected: Callable[[ModelSettings], Collection[int]],
+    ) -> None:
+        """Watches exactly these models from now on; never waits for a listing.
+
+        Args:
+            models: The models.
+            rejected: Returns the versions of a model that guards rejected.
+
+        """
         self.source.update_config(
             ServableToMonitor(
                 settings.name,
                 settings.base_path,
-                settings.aspired_policy,
+                settings.aspired_policy(rejected(settings)),
                 settings.pinned_versions,
                 settings.platform,
                 settings.runtime.fingerprint,

@@ -187,6 +187,9 @@ def _watch_config(
             message, Origin.CONFIG_FILE, f"edit of {path}", done, path=path
         )
 
+    def note_problem(problem: str) -> None:
+        server.core.config.file_problem = problem
+
     def refused(error: ServingError) -> None:
         log.error(
             "event=config_file_refused path=%s running_config=kept problem=%s",
@@ -200,7 +203,7 @@ def _watch_config(
         apply,
         clock,
         options.model_config_file_poll_wait_s,
-        server.core.config.note_file_problem,
+        note_problem,
     )
 
 

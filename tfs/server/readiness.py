@@ -17,7 +17,7 @@ class Readiness:
 
     Args:
         names: Returns the models that are configured.
-        waiters: Knows which have settled, and how.
+        waiters: Knows which have settled.
         served: Knows which versions answer.
 
     """
@@ -66,10 +66,10 @@ class Readiness:
         # it is quick, because it asks first the one that answered the last time.
         names = self._names()
         last = self._last_answering
-        if last in names and self.is_model_available(last):
+        if last in names and self._served.is_well(last):
             return True
-        for name, why in self._waiters.failures(names):
-            if why == "" and self._served.is_well(name):
+        for name in names:
+            if self._served.is_well(name):
                 self._last_answering = name
                 return True
         return False
@@ -87,7 +87,4 @@ class Readiness:
 
         None if the model is not configured.
         """
-        if name not in self._names():
-            return None
-        ((_, why),) = self._waiters.failures((name,))
-        return why == "" and self._served.is_well(name)
+        return self._served.is_well(name) if name in self._names() else None

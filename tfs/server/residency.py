@@ -33,7 +33,7 @@ from tfs.core.loop.loop_entry import LoopEntry
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.handlers.lookup import NotResident, OnLoaded
+from tfs.handlers.model_lookup import NotResident, OnLoaded
 
 _COMING = (ManagerState.START, ManagerState.LOADING)
 

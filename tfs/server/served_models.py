@@ -71,7 +71,7 @@ _PLAIN: Final = _Meaning({}, {}, None)
 
 
 class ServedModels:
-    """The look-up behind the handlers; see :class:`tfs.handlers.lookup.ModelLookup`.
+    """The look-up behind the handlers; see :class:`tfs.handlers.model_lookup.ModelLookup`.
 
     Thread-safe: ``acquire`` reads one snapshot; ``apply`` and ``refresh`` replace it.
 
@@ -159,8 +159,9 @@ class ServedModels:
             route = self._meanings.get(name, _PLAIN).route
             if route is not None and route.trial is not None:
                 return None
-        if self._residency is not None:
-            self._residency.note_use(name)
+        residency = self._residency
+        if residency is not None and name in residency.models:
+            residency.note_use(name)
         handle = self.acquire(name, version, label)
         pin = handle.pin
         for _ in range(num - 1):

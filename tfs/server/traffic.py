@@ -14,8 +14,6 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from tfs.server.model_settings import ModelSettings
-
 ROUTING_KEY: Final = "tfs-routing-key"
 """The metadata key that identifies the caller."""
 
@@ -42,46 +40,6 @@ def routing_key(
         if key == ROUTING_KEY and value:
             return value if isinstance(value, bytes) else value.encode()
     return client_id or None
-
-
-def held_primary(
-    settings: ModelSettings,
-    before: ModelSettings | None,
-    held: int | None,
-    answering: int | None,
-    rejected: Collection[int],
-    *,
-    is_reset: bool,
-) -> int | None:
-    """Returns the version that stays the primary though the config names none.
-
-    From the beginning of a trial on, the version that answers is held until somebody
-    names a primary: whatever trials begin, move or end, and whatever versions come.
-    Dropping a model's override while no trial runs ends that, too, if no rejected
-    version would come first then.
-
-    Args:
-        settings: What the config says of the model now.
-        before: What it said before; None if the model is new, or was elsewhere.
-        held: The version that was held before.
-        answering: The version that answers.
-        rejected: Versions that a guard rejected, and that nobody named since.
-        is_reset: Whether the override of the model is dropped.
-
-    """
-    if settings.primary is not None:
-        return None
-    barred = set(rejected)
-    if settings.canary is not None:
-        barred.add(settings.canary.version)
-    version = answering if held is None or held in barred else held
-    if version is None or version in barred:
-        return None
-    has_trial = settings.canary is not None
-    had_trial = before is not None and before.canary is not None
-    stays = held is not None and not is_reset
-    is_beaten = max(rejected, default=version) > version
-    return version if has_trial or had_trial or stays or is_beaten else None
 
 
 def effective_primary(

@@ -1,8 +1,7 @@
-"""What trials leave behind: versions that a guard rejected, and primaries that are held.
+"""What trials leave behind: the versions that a guard rejected.
 
 A version that was rejected must not get callers again because the server was restarted,
-another trial begun or the config edited. So rejections are kept by version, with the
-primary that each model holds until somebody names one.
+another trial begun or the config edited, until somebody names it.
 """
 
 from __future__ import annotations
@@ -46,20 +45,18 @@ class _ModelNotes:
 
     Attributes:
         base_path: Where its versions lie.
-        held: The version that is held as the primary; None if none is.
         rejected: The rejected versions: settings of the trial, and why it ended.
 
     """
 
     base_path: str
-    held: int | None = None
     rejected: Mapping[int, tuple[dict[str, object], Rejection]] = field(
         default_factory=dict
     )
 
 
 class TrialNotes:
-    """Rejections and held primaries, in memory and in the state directory. Thread-safe.
+    """Rejections, in memory and in the state directory. Thread-safe.
 
     Only ``read`` blocks. The executor writes the file, in the order of the changes. If
     the file cannot be read or written, that is logged, and it counts as absent.
@@ -77,11 +74,6 @@ class TrialNotes:
         # is read or written under it.
         self._lock = threading.Lock()
         self._models: Mapping[str, _ModelNotes] = {}
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether a restarted server has them again."""
-        return bool(self._path)
 
     def read(self) -> None:
         """Reads the notes in the state directory; call it once, at the start."""
@@ -134,23 +126,6 @@ class TrialNotes:
             self._models = {**self._models, name: replace(notes, rejected=left)}
         self._write_later()
 
-    def held(self, name: str, base_path: str) -> int | None:
-        """Returns the version that is held as the primary; None if none is."""
-        return self._find(name, base_path).held
-
-    def hold(self, held: Mapping[str, tuple[str, int]]) -> None:
-        """Replaces all held primaries: base path and version by model."""
-        with self._lock:
-            models = {
-                name: replace(notes, held=None) for name, notes in self._models.items()
-            }
-            for name, (base_path, version) in held.items():
-                models[name] = replace(self._find(name, base_path), held=version)
-            if models == self._models:
-                return
-            self._models = models
-        self._write_later()
-
     def _find(self, name: str, base_path: str) -> _ModelNotes:
         """Returns the notes on a model; those on another base path are not its own."""
         notes = self._models.get(name)
@@ -167,7 +142,7 @@ class TrialNotes:
         notes = {
             name: _written(notes)
             for name, notes in self._models.items()
-            if notes.held is not None or notes.rejected
+            if notes.rejected
         }
         text = json.dumps(notes, indent=1, sort_keys=True)
         try:
@@ -182,17 +157,16 @@ def _written(notes: _ModelNotes) -> dict[str, object]:
         str(version): {"canary": tried, **asdict(rejection)}
         for version, (tried, rejection) in notes.rejected.items()
     }
-    return {"base_path": notes.base_path, "held": notes.held, "rejected": rejected}
+    return {"base_path": notes.base_path, "rejected": rejected}
 
 
 def _read(note: dict[str, object]) -> _ModelNotes:
     """Reads the notes on one model; raises an error of any kind if they are damaged."""
-    held, rejected = note["held"], note["rejected"]
-    if not isinstance(held, int | None) or not isinstance(rejected, dict):
+    rejected = note["rejected"]
+    if not isinstance(rejected, dict):
         raise TypeError("not what this server writes")
     return _ModelNotes(
         str(note["base_path"]),
-        held,
         {
             int(version): (
                 dict(each["canary"]),

@@ -18,7 +18,7 @@ from tfs.core.errors import FailedPrecondition, NotFound, ServingError
 from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.warmup.warmup_replay import (
     MAX_RECORDS,
     Replay,

@@ -18,9 +18,9 @@ from tfs.cli.sizes import size
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
-from tfs.hosted.sightings import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
 

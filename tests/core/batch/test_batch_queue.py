@@ -201,7 +201,7 @@ def test_a_full_queue_refuses_with_a_hint() -> None:
     assert isinstance(task.error, Unavailable)
     assert "to which this task was submitted is full" in task.error.message
     assert task.error.retry_after_s == pytest.approx(0.2)
-    assert queue.num_refused == 1
+    assert queue.stats.num_refused == 1
 
 
 def test_admission_is_all_or_nothing() -> None:
@@ -236,7 +236,7 @@ def test_the_expired_and_the_cancelled_leave_before_compute() -> None:
     assert sizes(queue, now_s=5.0) == [6]
     assert isinstance(late.error, DeadlineExceeded)
     assert gone.error.message == "gone"
-    assert (queue.num_expired, queue.num_cancelled) == (1, 1)
+    assert (queue.stats.num_expired, queue.stats.num_cancelled) == (1, 1)
 
 
 def test_a_sweep_ends_the_dead_wherever_they_wait() -> None:
@@ -457,7 +457,7 @@ def test_high_priority_evicts_the_newest_of_low_priority() -> None:
     assert [task.is_waiting for task in low] == [True, False, False]
     assert "evicted" in low[1].error.message
     assert low[1].error.retry_after_s is not None
-    assert (queue.num_rows, queue.num_evicted) == (8, 2)
+    assert (queue.num_rows, queue.stats.num_evicted) == (8, 2)
 
 
 def test_nobody_is_evicted_in_vain() -> None:
@@ -517,7 +517,11 @@ def test_a_window_chooses_and_gives_up() -> None:
     taken, num_rows, _, is_retry = queue.form(1.0)
     assert (taken, num_rows, is_retry) == (tasks[1:3], 5, False)
     assert isinstance(tasks[0].error, DeadlineExceeded)
-    assert (queue.num_rows, queue.next_deadline_s, queue.num_expired) == (4, 8.0, 1)
+    assert (queue.num_rows, queue.next_deadline_s, queue.stats.num_expired) == (
+        4,
+        8.0,
+        1,
+    )
     assert window.came == [1, 2, 3, 4]
 
 
@@ -587,7 +591,7 @@ def test_many_tasks_are_put_as_each_would_be(
                 all_wait,
                 queue.num_rows,
                 queue.next_deadline_s,
-                queue.num_refused,
+                queue.stats.num_refused,
                 [[str(outcome) for outcome in task.outcomes] for task in tasks],
                 [task.arrived_s for task in tasks if task.is_waiting],
                 [sizes(queue) for _ in range(6)],

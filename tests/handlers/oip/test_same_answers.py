@@ -60,6 +60,14 @@ class Echo(OneByOne):
         self.tasks.append(task)
         task.on_done({"y": task.inputs["x"]})
 
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Any]:
+        handle: ServableHandle[Any] = ServableHandle(self.id, self)
+        for _ in range(num):
+            handle.pin(None)
+        return handle
+
     def acquire(
         self,
         name: str,
@@ -290,24 +298,12 @@ def test_the_length_of_the_json_must_lie_within_the_body() -> None:
         assert "and the body has 2 bytes" in str(call.outcome)
 
 
-class SharedEcho(Echo):
-    """Lets requests share pins, as the server's look-up does."""
-
-    def acquire_shared(
-        self, name: str, version: int | None, label: str | None, num: int
-    ) -> ServableHandle[Any]:
-        handle: ServableHandle[Any] = ServableHandle(self.id, self)
-        for _ in range(num):
-            handle.pin(None)
-        return handle
-
-
 @pytest.mark.parametrize("outputs", [None, "y"])
 def test_requests_over_http_that_come_together_are_answered_together(
     outputs: str | None,
 ) -> None:
     """Binary ones of one head, each with its own elements; of the others each alone."""
-    desk = Desk(SharedEcho())
+    desk = Desk()
     calls = []
     for index in range(4):
         is_binary = index < 3

@@ -19,7 +19,7 @@ import pytest
 from tests.hosted.fleets import MIB, server, state_in
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import InvalidArgument
-from tfs.hosted import fleet_edits
+from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec
@@ -251,8 +251,8 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
     """Those that the fleet starts; servers of others are none of its business."""
     state = state_in(tmp_path)
     keeper = JobKeeper(state, runtime.made)
-    state.change(fleet_edits.put_job(server("127.0.0.1:1", MIB)))
-    state.change(fleet_edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
+    state.change(edits.put_job(server("127.0.0.1:1", MIB)))
+    state.change(edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
     keeper.keep(state.read())
     runtime.until(lambda: runtime.is_running(2))
     found = state.read().fleet.jobs["job"].addresses
@@ -261,7 +261,7 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
     revision = state.read().revision
     keeper.keep(state.read())
     assert state.read().revision == revision
-    state.change(fleet_edits.drain_job("job", force=True))
+    state.change(edits.drain_job("job", force=True))
     keeper.keep(state.read())
     runtime.until(lambda: not runtime.made.jobs())
     state.store.close()

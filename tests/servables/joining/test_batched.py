@@ -335,7 +335,7 @@ def test_signatures_have_queues_of_their_own() -> None:
     )
     at.step()
     assert [task.signature_name for task in inner.seen] == [DEFAULT_SIGNATURE, "other"]
-    assert len(at.batched.queues()) == 2
+    assert [len(at.batched.report(name)) for name in inner.signatures] == [1, 1]
     at.close()
 
 
@@ -437,7 +437,7 @@ def test_invented_shapes_do_not_fill_the_memory() -> None:
     while inner.waiting:
         inner.finish()
     at.submit({"x": floats((1, 65), *range(65))})
-    assert len(at.batched.queues()) == 1
+    assert len(at.batched.report(DEFAULT_SIGNATURE)) == 1
     at.close()
 
 
@@ -615,8 +615,8 @@ def test_who_is_gone_when_the_batch_begins_costs_no_compute() -> None:
     assert isinstance(error_of(gone[1]), Cancelled)
     at.inner.finish()
     assert outputs_of(stays[1])["sum"] == floats((2,), 6, 8)
-    (queue,) = at.batched.queues()
-    assert (queue.num_expired, queue.num_cancelled) == (1, 1)
+    (report,) = at.batched.report(DEFAULT_SIGNATURE)
+    assert (report.counts.num_expired, report.counts.num_cancelled) == (1, 1)
     at.close()
 
 

@@ -30,7 +30,8 @@ def test_what_batching_comes_to_can_be_read() -> None:
     at.batched = BatchedServable(
         at.inner, at.scheduler, at.loop, options_of(allowed_rows=(4,)), profile, stats
     )
-    assert at.batched.report() == []
+    assert at.batched.report(DEFAULT_SIGNATURE) == []
+    assert at.batched.report("no such signature") == ()
     assert list(stats.histograms()) == []
     assert {value for _, _, value in stats.counters()} == {0}
     gone, _ = at.submit({"x": floats((1, 2), 1, 2)})
@@ -38,18 +39,17 @@ def test_what_batching_comes_to_can_be_read() -> None:
     at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
     at.submit({"x": floats((5, 2), *range(10))})
     at.step()
-    (report,) = at.batched.report()
-    assert report.signature == DEFAULT_SIGNATURE
+    (report,) = at.batched.report(DEFAULT_SIGNATURE)
     assert report.input_names == ("x",)
-    assert (report.max_batch_rows, report.allowed_rows) == (4, (4,))
-    assert (report.num_batches, report.num_rows, report.num_padding_rows) == (1, 2, 2)
-    assert (report.num_completed_tasks, report.num_failed_tasks) == (1, 0)
-    assert (report.num_refused_tasks, report.num_cancelled_tasks) == (1, 1)
-    assert report.batch_fill.total == 0.5
+    counts = report.counts
+    assert (counts.num_batches, counts.num_rows, counts.num_padding_rows) == (1, 2, 2)
+    assert (counts.num_tasks, counts.num_failed_tasks) == (1, 0)
+    assert (counts.num_refused, counts.num_cancelled) == (1, 1)
+    assert counts.batch_fill().total == 0.5
     labels = (("model", "sums"), ("signature", DEFAULT_SIGNATURE), ("version", "3"))
-    counters = {(name, found): value for name, found, value in stats.counters()}
-    assert counters["batches", labels] == 1
-    assert counters["batch_tasks", (("end", "refused"), *labels)] == 1
+    values = {(name, found): value for name, found, value in stats.counters()}
+    assert values["batches", labels] == 1
+    assert values["batch_tasks", (("end", "refused"), *labels)] == 1
     histograms = {name: found for name, _, found in stats.histograms()}
     assert histograms["batch_rows"].mean == 2
     assert "batch_depth_tasks" in histograms
@@ -78,13 +78,13 @@ def test_numbers_go_on_when_a_version_gets_another_form() -> None:
         return BatchedServable(at.inner, at.scheduler, at.loop, options, None, stats)
 
     def numbers() -> tuple[int, int]:
-        (report,) = at.batched.report()
-        assert sum(report.batch_rows.counts) == report.num_batches
+        (report,) = at.batched.report(DEFAULT_SIGNATURE)
+        assert sum(report.counts.batch_rows().counts) == report.counts.num_batches
         (total,) = (
             value for name, _, value in stats.counters() if name == stat_names.BATCHES
         )
-        assert total == report.num_batches
-        return report.num_completed_tasks, report.num_rows
+        assert total == report.counts.num_batches
+        return report.counts.num_tasks, report.counts.num_rows
 
     at.batched = made(8)
     at.submit({"x": floats((7, 2), *range(14))})
@@ -92,7 +92,8 @@ def test_numbers_go_on_when_a_version_gets_another_form() -> None:
     assert numbers() == (1, 7)
     for max_batch_rows in (4, 2):
         before, at.batched = at.batched, made(max_batch_rows)
-        before.close(heir=at.batched)
+        at.batched.continue_counts(before)
+        before.close()
         at.step()
         assert numbers() == (1, 7)
     at.submit({"x": floats((2, 2), *range(4))})
@@ -129,7 +130,8 @@ def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
     assert set(counters().values()) == {0}
     _, huge = at.submit({"x": floats((10_000, 2), *[1.0] * 20_000)})
     before, at.batched = at.batched, made()
-    before.close(heir=at.batched)
+    at.batched.continue_counts(before)
+    before.close()
     for _ in range(100):
         at.step()
     outputs_of(huge)
@@ -141,5 +143,5 @@ def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
     at.submit({"x": floats((1, 2), 3, 4)})
     at.step()
     assert counters()[stat_names.BYPASS_TASKS] == 1
-    assert at.batched.bypass("no such signature").num_requests == 0
+    assert at.batched.counts("no such signature").num_past == 0
     at.close()

@@ -40,9 +40,10 @@ def test_requests_are_computed_at_once_and_counted_as_a_batch() -> None:
     assert floats_of(outcome["sum"]) == [7, 1, 4]
     failed = compute_at_once(at, {"x": floats((2, 2), 1, 1, -1, 1)}, 2)
     assert isinstance(failed, InvalidArgument)
-    (report,) = at.batched.report()
-    assert (report.num_batches, report.num_rows) == (3, 6)
-    assert (report.num_completed_tasks, report.num_failed_tasks) == (5, 1)
+    (report,) = at.batched.report(DEFAULT_SIGNATURE)
+    counts = report.counts
+    assert (counts.num_batches, counts.num_rows) == (3, 6)
+    assert (counts.num_tasks, counts.num_failed_tasks) == (5, 1)
     at.close()
 
 
@@ -64,8 +65,8 @@ def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
     inner.is_busy = False
     assert compute_at_once(at, {"x": floats((5, 2), *range(10))}, 5) is None
     assert compute_at_once(at, {"x": floats((2, 2), 1, 1, -1, 1)}, 2, 2) is None
-    (report,) = at.batched.report()
-    assert (report.num_batches, report.num_failed_tasks) == (1, 0)
+    (report,) = at.batched.report(DEFAULT_SIGNATURE)
+    assert (report.counts.num_batches, report.counts.num_failed_tasks) == (1, 0)
     at.batched.close()
     assert compute_at_once(at, inputs, 1) is None
     at.close()

@@ -257,15 +257,7 @@ def test_without_options_batches_are_as_large_as_pays() -> None:
     profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
     at = BatchedSums()
     batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
-    task = InferenceTask(
-        DEFAULT_SIGNATURE,
-        at.inner.signatures[DEFAULT_SIGNATURE],
-        {"x": floats((1, 2), 1, 2)},
-        lambda outcome: None,
-    )
-    batched.submit(task)
-    (queue,) = batched.queues()
-    assert queue.options.max_batch_rows == 8
+    assert batched.queue_options[DEFAULT_SIGNATURE].max_batch_rows == 8
     at.close()
 
 

@@ -14,12 +14,18 @@ from tfs.server.admin.choices import (
     rollback_target,
     with_traffic,
 )
-from tfs.server.config.running_config import RunningConfig, first_running, with_override
+from tfs.server.config.overrides import Override
+from tfs.server.config.running_config import RunningConfig, laid_over
 
 
 def running(extra: str = "") -> RunningConfig:
     """Returns a config of one model."""
-    return first_running(base(model("a", "", extra)), {}, PLATFORMS)
+    return laid_over(base(model("a", "", extra)), {}, PLATFORMS)
+
+
+def with_override(running: RunningConfig, override: Override) -> RunningConfig:
+    """Returns the config with an override of a."""
+    return laid_over(running.base, {"a": override}, PLATFORMS, "a")
 
 
 CANARY = model_config_pb2.Canary(version=2, tee_fraction=0.5)
@@ -45,26 +51,13 @@ def test_the_end_of_a_trial_in_the_base_is_an_override_too() -> None:
     now = running("traffic { canary { version: 2 } }")
     override = canary_override(now, "a", None, 5.0)
     assert override.config.HasField("traffic")
-    now = with_override(now, "a", override, PLATFORMS)
+    now = with_override(now, override)
     assert now.effective.models["a"].canary is None
-
-
-def test_the_end_of_a_trial_an_override_made_drops_it() -> None:
-    """What is left is what the base says."""
-    now = running()
-    now = with_override(now, "a", canary_override(now, "a", CANARY, 5.0), PLATFORMS)
-    assert now.effective.models["a"].canary is not None
-    # An empty traffic message and none at all are not equal; what they mean is.
-    now = with_override(now, "a", canary_override(now, "a", None, 6.0), PLATFORMS)
-    assert now.effective.models["a"].canary is None
-    assert not now.overrides
 
 
 def test_the_end_of_a_trial_makes_nothing_the_primary() -> None:
     """The newest would be it by default, though a guard may have rejected it."""
-    now = with_override(
-        running(), "a", canary_override(running(), "a", CANARY, 5.0), PLATFORMS
-    )
+    now = with_override(running(), canary_override(running(), "a", CANARY, 5.0))
     for primary in (1, 3, None):
         override = canary_override(now, "a", None, 6.0, primary)
         assert override.config.traffic.primary == (primary or 0)
@@ -87,7 +80,7 @@ def test_other_fields_of_an_override_stay() -> None:
     now = running()
     by_hand = with_traffic(now, "a", model_config_pb2.Traffic(primary=1), "x", 1.0)
     by_hand.config.transition = model_config_pb2.RESOURCE_PRESERVING
-    now = with_override(now, "a", by_hand, PLATFORMS)
+    now = with_override(now, by_hand)
     override = canary_override(now, "a", CANARY, 5.0)
     assert override.config.transition == model_config_pb2.RESOURCE_PRESERVING
 

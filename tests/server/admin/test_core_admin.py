@@ -133,9 +133,9 @@ def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
 def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
     """Whoever edits it in vain looks at the status next."""
     operator = operating(1)
-    operator.env.core.config.note_file_problem("it is gone")
+    operator.env.core.config.file_problem = "it is gone"
     assert any("it is gone" in note for note in operator.show().notes)
-    operator.env.core.config.note_file_problem("")
+    operator.env.core.config.file_problem = ""
     assert not any("config file" in note for note in operator.show().notes)
 
 
@@ -611,22 +611,6 @@ def test_an_override_survives_a_restart(tmp_path: Path) -> None:
     assert again.show().overrides_path == str(tmp_path / "overrides.pbtxt")
 
 
-def test_an_override_that_the_file_says_itself_is_gone_for_good(tmp_path: Path) -> None:
-    """Whoever takes it out of the file again is not sent back by a restart."""
-    operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    operator.ask("rollback", pb.RollbackRequest(model="a"))
-    env = operator.env
-    said = model("a", "", f"{ALL} traffic {{ primary: 1 }}")
-    env.apply(said, origin=Origin.CONFIG_FILE)
-    assert not operator.show().overrides
-    env.apply(model("a", "", ALL), origin=Origin.CONFIG_FILE)
-    assert env.served("a") == 2
-    env.kill()
-    again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    assert again.env.served("a") == 2
-    assert not again.show().overrides
-
-
 def test_a_server_starts_without_damaged_overrides(tmp_path: Path) -> None:
     """It serves what its config file says, and says what it left out."""
     (tmp_path / "overrides.pbtxt").write_text("damaged {")
@@ -658,54 +642,6 @@ def test_a_full_disk_is_told_at_the_start(
     assert list(operator.show().notes) == [
         f"nothing can be kept in {tmp_path}: No space left on device"
     ]
-
-
-def test_two_servers_do_not_replace_each_others_overrides(tmp_path: Path) -> None:
-    """A rollback that the next restart would undo is refused, and the status says why."""
-    first = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    second = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    first.ask("rollback", pb.RollbackRequest(model="a"))
-    rollback = pb.RollbackRequest(model="a")
-    with pytest.raises(FailedPrecondition, match="give each a --state_dir of its own"):
-        second.ask("rollback", rollback)
-    assert second.env.served("a") == 2
-    assert "another server keeps its overrides" in second.show().notes[0]
-    first.env.kill()
-    with pytest.raises(FailedPrecondition, match="restart this one to take that over"):
-        second.ask("rollback", rollback)
-    third = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    assert third.env.served("a") == 1
-    third.ask("rollback", pb.RollbackRequest(model="a", end=True))
-    assert third.show().overrides == []
-
-
-def test_a_server_takes_over_where_the_one_before_ended(tmp_path: Path) -> None:
-    """The new server keeps overrides as soon as the old one has ended."""
-    old = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    new = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    assert "another server keeps its overrides" in new.show().notes[0]
-    old.env.kill()
-    new.ask("rollback", pb.RollbackRequest(model="a"))
-    assert list(new.show().notes) == []
-
-
-def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
-    """Unless that base ends with the server: that must not end a rollback."""
-    operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
-    text = config(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))
-    operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
-    (override,) = operator.show().overrides
-    assert override.active
-    operator.env.kill()
-    again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    assert again.env.served("a") == 1
-    again.env.kill()
-    caught_up = operating(
-        1, 2, extra=f"{ALL} traffic {{ primary: 1 }}", state_dir=str(tmp_path)
-    )
-    assert caught_up.show().overrides == []
-    assert operating(1, 2, extra=ALL, state_dir=str(tmp_path)).env.served("a") == 2
 
 
 def test_a_reset_tells_which_version_answers_now() -> None:

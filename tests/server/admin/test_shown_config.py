@@ -166,4 +166,3 @@ def test_what_is_shown_changes_nothing_when_it_is_loaded(
             assert _view(env) == before
             assert env.log.events == events
             assert operator.show().effective == shown.effective
-        env.kill()

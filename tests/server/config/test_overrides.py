@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.server.config.configs import config_of, override
-from tests.server.environment import message, model
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.config.overrides import (
     changed_fields,
-    lay_over,
+    overridden,
     overrides_text,
     read_overrides,
 )
@@ -40,27 +39,10 @@ BASE = (
 )
 def test_a_set_field_replaces_the_bases_whole(extra: str, expected: str) -> None:
     """Nothing of the base's field is left, and nothing of its other fields is lost."""
-    base = message(model("a", "", BASE), model("b"))
-    laid = lay_over(base, {"a": override("a", extra)})
-    assert laid.message == message(model("a", "", expected), model("b"))
-    assert set(laid.active) == {"a"}
-    assert base == message(model("a", "", BASE), model("b"))
-
-
-def test_an_override_equal_to_the_base_is_redundant() -> None:
-    """Once the file says the same, the override has done its work."""
-    base = message(model("a", "", "traffic { primary: 1 }"))
-    laid = lay_over(base, {"a": override("a", "traffic { primary: 1 }")})
-    assert laid.redundant == {"a"}
-    assert laid.active == {}
-    assert laid.message == base
-
-
-def test_an_override_without_its_model_is_kept() -> None:
-    """It does nothing, and is there when the model comes back."""
-    laid = lay_over(message(model("b")), {"a": override("a", "traffic { }")})
-    assert set(laid.inactive) == {"a"}
-    assert laid.redundant == set()
+    base = config_of("a", BASE)
+    laid = overridden(base, override("a", extra).config)
+    assert laid == config_of("a", expected)
+    assert base == config_of("a", BASE)
 
 
 def test_the_fields_that_differ_are_named() -> None:
@@ -132,7 +114,6 @@ def test_a_damaged_file_stays_until_it_is_replaced(tmp_path: Path) -> None:
         file = OverridesFile(str(tmp_path))
         assert file.read() == {}
         assert str(path) in file.problem
-        file.close()  # as the end of a process does
     file.write({})
     assert file.problem == ""
     assert (tmp_path / "overrides.pbtxt.unreadable").read_text() == "damaged {"

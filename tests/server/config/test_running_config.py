@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.server.config.configs import PLATFORMS, base, override
 from tests.server.environment import model
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
+    Base,
     Change,
     Origin,
     RunningConfig,
     changes,
-    first_running,
+    laid_over,
     require_model,
-    with_base,
-    with_override,
 )
+from tfs.server.config.server_config import check_change
 
 PIN = override("a", "traffic { primary: 1 }")
 
 
 def running(*models: str) -> RunningConfig:
     """Returns what a server runs with an override of a."""
-    return first_running(base(*models), {"a": PIN}, PLATFORMS)
+    return laid_over(base(*models), {"a": PIN}, PLATFORMS)
+
+
+def with_base(now: RunningConfig, new: Base) -> RunningConfig:
+    """Returns what runs after a new base."""
+    return laid_over(new, now.overrides, PLATFORMS)
+
+
+def with_override(
+    now: RunningConfig, name: str, override: Override | None
+) -> RunningConfig:
+    """Returns what runs after an override is made, or dropped."""
+    overrides = {k: v for k, v in now.overrides.items() if k != name}
+    if override is not None:
+        overrides[name] = override
+    return laid_over(now.base, overrides, PLATFORMS, name)
 
 
 def primaries(what: RunningConfig) -> dict[str, int | None]:
@@ -37,136 +51,89 @@ def test_an_override_survives_every_new_base() -> None:
     """The base is what somebody gave; what runs is more than that."""
     now = running(model("a"))
     assert primaries(now) == {"a": 1}
-    now = with_base(
-        now, base(model("a", "", "transition: RESOURCE_PRESERVING")), PLATFORMS
-    )
+    now = with_base(now, base(model("a", "", "transition: RESOURCE_PRESERVING")))
     assert primaries(now) == {"a": 1}
     assert now.effective.models["a"].keeps_resources
 
 
 def test_without_an_override_in_force_the_base_is_what_runs() -> None:
     """The same objects: a second set of them held everybody up at each collection."""
-    plain = first_running(base(model("a"), model("b")), {}, PLATFORMS)
+    plain = laid_over(base(model("a"), model("b")), {}, PLATFORMS)
     assert plain.effective is plain.base.config
     first, second = plain.effective.models.values()
     assert first.policy is second.policy
     assert first.runtime is second.runtime
     gone = override("gone", "traffic { primary: 1 }")
-    idle = with_override(plain, "gone", gone, PLATFORMS)
+    idle = with_override(plain, "gone", gone)
     assert idle.effective is idle.base.config
-    assert primaries(with_override(idle, "a", PIN, PLATFORMS)) == {"a": 1, "b": None}
+    assert primaries(with_override(idle, "a", PIN)) == {"a": 1, "b": None}
     assert primaries(idle) == {"a": None, "b": None}
 
 
 def test_an_override_waits_for_its_model_to_come_back() -> None:
     """Gone, inactive and kept; back, in force."""
-    now = with_base(running(model("a")), base(model("b")), PLATFORMS)
-    assert now.active == frozenset()
+    now = with_base(running(model("a")), base(model("b")))
+    assert not now.active
     assert set(now.why_inactive) == {"a"}
-    now = with_base(now, base(model("a")), PLATFORMS)
+    now = with_base(now, base(model("a")))
     assert primaries(now) == {"a": 1}
 
 
-def test_an_override_the_base_agrees_with_is_dropped() -> None:
-    """The file has taken it over."""
-    now = with_base(
-        running(model("a")), base(model("a", "", "traffic { primary: 1 }")), PLATFORMS
-    )
-    assert now.overrides == {}
-    assert primaries(now) == {"a": 1}
-
-
-def test_an_override_stays_over_a_base_that_ends_with_the_server() -> None:
-    """Loading what config show printed must not lose a rollback with the next edit."""
-    same = base(model("a", "", "traffic { primary: 1 }"), origin=Origin.APPLY_CONFIG)
-    now = with_base(running(model("a")), same, PLATFORMS)
+def test_an_override_holds_until_it_is_dropped() -> None:
+    """A base that says the same, or another thing later, changes nothing about it."""
+    now = with_base(running(model("a")), base(model("a", "", "traffic { primary: 1 }")))
     assert now.overrides == {"a": PIN}
+    now = with_base(now, base(model("a", "", "traffic { primary: 2 }")))
     assert primaries(now) == {"a": 1}
-    edited = with_base(now, base(model("a"), model("b")), PLATFORMS)
-    assert edited.overrides == {"a": PIN}
-    assert primaries(edited) == {"a": 1, "b": None}
     other = override("a", "traffic { primary: 2 }")
-    assert with_override(now, "a", other, PLATFORMS).overrides == {"a": other}
-    assert with_override(now, "a", None, PLATFORMS).overrides == {}
-    caught_up = base(model("a", "", "traffic { primary: 1 }"))
-    assert with_base(now, caught_up, PLATFORMS).overrides == {}
+    assert with_override(now, "a", other).overrides == {"a": other}
+    assert with_override(now, "a", None).overrides == {}
 
 
-def test_a_base_that_an_override_makes_invalid_is_refused() -> None:
-    """The message says which override, and how to be rid of it."""
-    clash = override("a", "traffic { canary { version: 2 } }")
-    now = first_running(base(model("a")), {"a": clash}, PLATFORMS)
-    hostile = override("a", "model_type: TENSORFLOW")
-    now = with_override(now, "a", hostile, PLATFORMS)
-    with pytest.raises(InvalidArgument, match="tfs config reset a"):
-        with_base(now, base(model("a", "", 'model_platform: "tensorflow"')), PLATFORMS)
-
-
-def test_a_server_starts_without_an_override_that_is_invalid() -> None:
-    """It is set aside, says why, and stands in nobody's way."""
+def test_an_override_that_does_not_fit_is_set_aside() -> None:
+    """The others are served; it says why, and how to be rid of it."""
     wrong = override("a", "traffic { primary: -1 }")
     other = override("b", "traffic { primary: 2 }")
-    now = first_running(base(model("a")), {"a": wrong, "b": other}, PLATFORMS)
+    now = laid_over(base(model("a")), {"a": wrong, "b": other}, PLATFORMS)
     assert primaries(now) == {"a": None}
     assert "traffic.primary must be >= 0" in now.why_inactive["a"]
+    assert "tfs config reset a" in now.why_inactive["a"]
     assert set(now.overrides) == {"a", "b"}
-    now = with_base(now, base(model("a"), model("b")), PLATFORMS)
+    now = with_base(now, base(model("a"), model("b")))
     assert primaries(now) == {"a": None, "b": 2}
-    now = with_override(now, "a", PIN, PLATFORMS)
-    assert primaries(now)["a"] == 1
-
-
-def test_a_repository_is_served_without_an_override_that_does_not_fit() -> None:
-    """Nobody gave the base, so nobody would hear of the refusal: the others are served."""
-    wrong = override("a", "traffic { primary: -1 }")
-    now = first_running(base(), {"a": wrong}, PLATFORMS)
-    found = base(model("a"), model("b"))
-    with pytest.raises(InvalidArgument, match="tfs config reset a"):
-        with_base(now, found, PLATFORMS)
-    found = replace(found, origin=Origin.MODEL_REPOSITORY)
-    now = with_base(now, found, PLATFORMS)
-    assert primaries(now) == {"a": None, "b": None}
-    assert "traffic.primary must be >= 0" in now.why_inactive["a"]
+    assert primaries(with_override(now, "a", PIN))["a"] == 1
+    hostile = override("a", "model_type: TENSORFLOW")
+    now = with_override(now, "a", hostile)
+    now = with_base(now, base(model("a", "", 'model_platform: "tensorflow"')))
+    assert not now.active
 
 
 def test_an_invalid_override_is_refused() -> None:
     """An override that does not hold changes nothing."""
     with pytest.raises(InvalidArgument):
         with_override(
-            running(model("a")),
-            "a",
-            override("a", "traffic { primary: -1 }"),
-            PLATFORMS,
+            running(model("a")), "a", override("a", "traffic { primary: -1 }")
         )
 
 
 def test_dropping_an_override_brings_the_base_back() -> None:
     """Without its override a model is as if there had never been one."""
-    now = with_override(running(model("a")), "a", None, PLATFORMS)
+    now = with_override(running(model("a")), "a", None)
     assert (primaries(now), now.overrides) == ({"a": None}, {})
 
 
 def test_a_platform_never_changes() -> None:
-    """Neither a base nor an override can change a model's platform."""
+    """A model's platform stays what it was, whoever asks for another."""
+    now = running(model("a"))
+    other = base(model("a", "", 'model_platform: "hashmap"'))
     with pytest.raises(FailedPrecondition, match="change a model's platform"):
-        with_base(
-            running(model("a")),
-            base(model("a", "", 'model_platform: "hashmap"')),
-            PLATFORMS,
-        )
-    with pytest.raises(FailedPrecondition, match="change a model's platform"):
-        with_override(
-            running(model("a")),
-            "a",
-            override("a", 'model_platform: "hashmap"'),
-            PLATFORMS,
-        )
+        check_change(now.effective, with_base(now, other).effective)
 
 
 def test_changes_are_told_by_model() -> None:
     """Added, changed with its fields, unchanged, removed."""
-    old = first_running(base(model("a"), model("b"), model("c")), {}, PLATFORMS)
-    new = with_base(old, base(model("b"), model("c", "/other"), model("d")), PLATFORMS)
+    old = laid_over(base(model("a"), model("b"), model("c")), {}, PLATFORMS)
+    new = with_base(old, base(model("b"), model("c", "/other"), model("d")))
     assert [(each.name, each.change, each.fields) for each in changes(old, new)] == [
         ("a", Change.REMOVED, ()),
         ("b", Change.UNCHANGED, ()),

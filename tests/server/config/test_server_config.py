@@ -174,9 +174,10 @@ def test_private_pythons_are_for_the_cpu() -> None:
 def test_a_canary_does_not_cost_the_primary_its_place() -> None:
     """With the canary the newest, latest(1) still keeps the version before it."""
     canary = settings("traffic { canary { version: 2 } }")
-    assert canary.aspired_policy == Latest(1, besides=2)
+    assert canary.aspired_policy() == Latest(1, besides=frozenset({2}))
+    assert canary.aspired_policy({3}) == Latest(1, besides=frozenset({2, 3}))
     explicit = settings("traffic { primary: 1 canary { version: 2 } }")
-    assert explicit.aspired_policy == Latest(1)
+    assert explicit.aspired_policy() == Latest(1)
     assert explicit.pinned_versions == {1, 2}
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tfs.core.call import ListenerOptions
     from tfs.core.clock import Clock
-    from tfs.hosted.requested_edits import EditReader
+    from tfs.hosted.edits import EditReader
     from tfs.hosted.routing.envoy_config import EnvoyOptions
     from tfs.hosted.service import HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
@@ -245,8 +245,8 @@ def serve_until_told(
 
 def edit_reader(*, may_run_jobs: bool) -> EditReader:
     """Returns what reads the requests of commands."""
+    from tfs.hosted.edits import EditReader
     from tfs.hosted.memory_estimate import newest_version_bytes
-    from tfs.hosted.requested_edits import EditReader
     from tfs.server.config.server_config import read_model
 
     return EditReader(read_model, newest_version_bytes, may_run_jobs)

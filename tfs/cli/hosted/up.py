@@ -162,7 +162,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
     """Makes the job of this machine what the command line says, or lets it be."""
-    from tfs.hosted import fleet_edits
+    from tfs.hosted import edits
     from tfs.hosted.fleet import Job
 
     known = state.read().fleet.jobs.get(JOB)
@@ -185,7 +185,7 @@ def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
         min_replicas=least,
         max_replicas=most,
     )
-    state.change(fleet_edits.put_job(job))
+    state.change(edits.put_job(job))
 
 
 def _half_of_memory_bytes() -> int:

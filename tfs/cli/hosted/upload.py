@@ -49,7 +49,7 @@ def upload(
     arguments: argparse.Namespace, add: Callable[[argparse.Namespace], int]
 ) -> int:
     """Copies the version, then adds it, or (by ``add``) the model that is new with it."""
-    from tfs.hosted.fleet_edits import parse_model_config
+    from tfs.hosted.fleet import parse_model_config
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     source = Path(arguments.directory)

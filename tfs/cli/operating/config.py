@@ -75,13 +75,12 @@ def _run_validate(arguments: argparse.Namespace) -> int:
     """Checks a file; 0 if it is valid."""
     from tfs.servables.platforms.built_in import default_registry
     from tfs.server.config.config_file import read_config_file
-    from tfs.server.config.running_config import check_platforms
     from tfs.server.config.server_config import read_config_text
     from tfs.server.model_settings import DETECT
 
     text = read_config_file(arguments.file)
-    config = read_config_text(text, arguments.file)
-    check_platforms(config, (DETECT, *default_registry().names))
+    platforms = (DETECT, *default_registry().names)
+    config = read_config_text(text, arguments.file, platforms)
     if arguments.socket or arguments.address:
         return _send(arguments, text, True)
     if arguments.json:

@@ -52,6 +52,7 @@ class BatchQueue(Generic[TaskT]):
         split: Makes parts of a task; needed if ``options.splits``.
         join: Makes the outcome of a task that was split from those of its parts.
         window: Chooses which tasks go together; None takes them as they came.
+        stats: What a former queue has counted, which this one continues.
 
     Attributes:
         options: The options the queue was made with.
@@ -71,12 +72,7 @@ class BatchQueue(Generic[TaskT]):
         num_in_flight: Its batches that are computed.
         closing: Whether it was removed and is only draining.
         padded: The size to which a batch is padded, by its rows.
-        stats: What is counted of its batches.
-        num_refused: Tasks that were not admitted.
-        num_expired: Tasks whose deadline passed here.
-        num_cancelled: Tasks that left because nobody waited any more.
-        num_evicted: Tasks of low priority that gave way to others.
-        num_split: Tasks that were spread over several batches.
+        stats: What it counts.
         s_per_row: Seconds that a row takes to compute, kept up to date by whoever takes
             batches; 0 while unknown. Used for hints on when to retry.
 
@@ -109,13 +105,8 @@ class BatchQueue(Generic[TaskT]):
         "next_sweep_s",
         "note_burst",
         "num_begun",
-        "num_cancelled",
-        "num_evicted",
-        "num_expired",
         "num_in_flight",
-        "num_refused",
         "num_rows",
-        "num_split",
         "on_drained",
         "options",
         "padded",
@@ -155,6 +146,7 @@ class BatchQueue(Generic[TaskT]):
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
         window: Window | None = None,
+        stats: QueueStats | None = None,
     ) -> None:
         if options.splits and (split is None or join is None):
             raise InvalidArgument(f"{options.name}: splitting needs split and join")
@@ -163,11 +155,6 @@ class BatchQueue(Generic[TaskT]):
         self.window = window
         self.num_rows = 0
         self.next_deadline_s = _NEVER
-        self.num_refused = 0
-        self.num_expired = 0
-        self.num_cancelled = 0
-        self.num_evicted = 0
-        self.num_split = 0
         self._may_split = options.splits
         self._split = split
         self._join = join
@@ -198,7 +185,8 @@ class BatchQueue(Generic[TaskT]):
         self.timer_s = _NEVER
         self.next_sweep_s = 0.0
         self.long_batch_s = 0.0
-        self.stats = QueueStats(options.max_batch_rows)
+        self.stats = QueueStats() if stats is None else stats
+        self.stats.make_room(options.max_batch_rows)
         self.rows_counts = self.stats.rows_counts
         self.padded: Sequence[int] = ()
 
@@ -295,7 +283,7 @@ class BatchQueue(Generic[TaskT]):
             self.num_rows -= task_of_low.num_rows
             missing -= task_of_low.num_rows
             evicted.append(task_of_low)
-        self.num_evicted += len(evicted)
+        self.stats.num_evicted += len(evicted)
         # They end after the new task is in, in case they come back at once.
         self.put(task, now_s)
         for each in evicted:
@@ -313,7 +301,7 @@ class BatchQueue(Generic[TaskT]):
         )
 
     def _refuse(self, task: TaskT, error: ServingError) -> bool:
-        self.num_refused += 1
+        self.stats.num_refused += 1
         task.on_done(error)
         return False
 
@@ -515,7 +503,7 @@ class BatchQueue(Generic[TaskT]):
         gone = {id(task) for task in (*batch, *late)}
         if gone:
             self._keep(lambda task: id(task) not in gone)
-        self.num_expired += len(late)
+        self.stats.num_expired += len(late)
         for task in late:
             self._end(task, self._late_error("would have passed while computing"))
         num_rows = sum([task.num_rows for task in batch])
@@ -642,7 +630,7 @@ class BatchQueue(Generic[TaskT]):
             task = SplitTask(tasks[index], self._split, self._join)
             tasks[index] = cast(TaskT, task)
             self.num_begun += 1
-            self.num_split += 1
+            self.stats.num_split += 1
         return cast("TaskT | None", task.take(rows))
 
     def _finish_splits(self, batch: list[TaskT]) -> int:
@@ -682,10 +670,10 @@ class BatchQueue(Generic[TaskT]):
         for task in dead:
             error = task.cancel.error
             if error is None:
-                self.num_expired += 1
+                self.stats.num_expired += 1
                 error = self._late_error("passed while waiting in the batch queue")
             else:
-                self.num_cancelled += 1
+                self.stats.num_cancelled += 1
             self._end(task, error)
 
     def _late_error(self, what: str) -> ServingError:
@@ -700,15 +688,6 @@ class BatchQueue(Generic[TaskT]):
     def is_idle(self) -> bool:
         """Whether none of its tasks waits or runs."""
         return not (self.num_rows or self.num_in_flight or self.retries)
-
-    def take_over(self, other: BatchQueue[TaskT]) -> None:
-        """Continues the counts of a queue that has drained and that this one replaces."""
-        self.stats.add(other.stats)
-        self.num_refused += other.num_refused
-        self.num_expired += other.num_expired
-        self.num_cancelled += other.num_cancelled
-        self.num_evicted += other.num_evicted
-        self.num_split += other.num_split
 
     def __repr__(self) -> str:
         return f"<BatchQueue {self.options.name!r}: {len(self)} tasks>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from tfs.core.stats import HistogramSnapshot
@@ -41,8 +42,9 @@ _NUM_DEPTHS = 22  # buckets for none, then in powers of two, up to a million
 _DEPTH_BOUNDS = (0.0, *(2.0**index for index in range(_NUM_DEPTHS - 2)))
 
 
+@dataclass(slots=True, eq=False)
 class QueueStats:
-    """Counts of one queue since it was made. Written by the scheduler's thread only.
+    """What queues count. Written by the scheduler's thread only.
 
     These are plain lists instead of ``tfs.core.stats.Histogram``: a single writer needs
     no cell per thread, and it has to be cheap because a batch may be a single task.
@@ -55,39 +57,32 @@ class QueueStats:
         num_failed_tasks: Tasks that ended with an error of their batch.
         num_retries: Batches run again because a larger one failed.
         device_s: Device time used.
+        num_refused: Tasks that were not admitted.
+        num_expired: Tasks whose deadline passed in the queue.
+        num_cancelled: Tasks that left because nobody waited any more.
+        num_evicted: Tasks of low priority that gave way to others.
+        num_split: Tasks that were spread over several batches.
 
     """
 
-    __slots__ = (
-        "_depth_counts",
-        "_depth_total",
-        "_exec_counts",
-        "_max_batch_rows",
-        "_num_more_rows",
-        "_wait_counts",
-        "_wait_total_s",
-        "device_s",
-        "num_failed_tasks",
-        "num_failures",
-        "num_padding_rows",
-        "num_retries",
-        "rows_counts",
-    )
-
-    def __init__(self, max_batch_rows: int) -> None:
-        self._max_batch_rows = max_batch_rows
-        self.num_padding_rows = 0
-        self.num_failures = 0
-        self.num_failed_tasks = 0
-        self.num_retries = 0
-        self.device_s = 0.0
-        self.rows_counts = [0] * (max_batch_rows + 1)
-        self._num_more_rows = 0
-        self._wait_counts = [0] * _NUM_TIMES
-        self._wait_total_s = 0.0
-        self._exec_counts = [0] * _NUM_TIMES
-        self._depth_counts = [0] * _NUM_DEPTHS
-        self._depth_total = 0.0
+    rows_counts: list[int] = field(default_factory=lambda: [0, 0])
+    num_padding_rows: int = 0
+    num_failures: int = 0
+    num_failed_tasks: int = 0
+    num_retries: int = 0
+    device_s: float = 0.0
+    num_refused: int = 0
+    num_expired: int = 0
+    num_cancelled: int = 0
+    num_evicted: int = 0
+    num_split: int = 0
+    _max_batch_rows: int = 1
+    _num_more_rows: int = 0
+    _wait_counts: list[int] = field(default_factory=lambda: [0] * _NUM_TIMES)
+    _wait_total_s: float = 0.0
+    _exec_counts: list[int] = field(default_factory=lambda: [0] * _NUM_TIMES)
+    _depth_counts: list[int] = field(default_factory=lambda: [0] * _NUM_DEPTHS)
+    _depth_total: float = 0.0
 
     def note_shape(self, num_tasks: int, num_rows: int, padded_rows: int) -> None:
         """Counts a batch's tasks and padding; not needed if both equal its rows."""
@@ -110,26 +105,21 @@ class QueueStats:
         self._depth_counts[bisect_left(_DEPTH_BOUNDS, num_waiting)] += num
         self._depth_total += num * num_waiting
 
+    def make_room(self, max_batch_rows: int) -> None:
+        """Prepares for batches of so many rows, of which it counts the fill from now on."""
+        self._max_batch_rows = max_batch_rows
+        self.rows_counts += [0] * (max_batch_rows + 1 - len(self.rows_counts))
+
     def add(self, other: QueueStats) -> None:
-        """Adds what another queue counted; its largest batch may have another size."""
-        missing = len(other.rows_counts) - len(self.rows_counts)
-        self.rows_counts.extend([0] * missing)
-        for mine, others in (
-            (self.rows_counts, other.rows_counts),
-            (self._wait_counts, other._wait_counts),
-            (self._exec_counts, other._exec_counts),
-            (self._depth_counts, other._depth_counts),
-        ):
-            for index, num in enumerate(others):
-                mine[index] += num
-        self.num_padding_rows += other.num_padding_rows
-        self.num_failures += other.num_failures
-        self.num_failed_tasks += other.num_failed_tasks
-        self.num_retries += other.num_retries
-        self.device_s += other.device_s
-        self._num_more_rows += other._num_more_rows
-        self._wait_total_s += other._wait_total_s
-        self._depth_total += other._depth_total
+        """Adds what was counted elsewhere; the largest batch may have another size."""
+        self.make_room(max(self._max_batch_rows, other._max_batch_rows))
+        self.rows_counts += [0] * (len(other.rows_counts) - len(self.rows_counts))
+        for each in fields(self):
+            mine, others = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(mine, list):
+                mine[: len(others)] = map(sum, zip(mine, others, strict=False))
+            elif each.name != "_max_batch_rows":
+                setattr(self, each.name, mine + others)
 
     @property
     def num_batches(self) -> int:

@@ -342,7 +342,7 @@ class ExpressCall:
         )
 
 
-def hand_over(shared: SharedState) -> None:
+def hand_over(shared: SharedState, now_s: float = 0.0) -> None:
     """Hands the calls that arrived to their handler; contains what that raises.
 
     This happens at the end of the round, or before a call of another method is handed

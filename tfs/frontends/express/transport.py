@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Final
 
@@ -94,6 +95,7 @@ class ExpressTransport:
             answer_sizes or AnswerSizes(),
             self.budget,
         )
+        self._hand_over = partial(hand_over, self._shared)
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = options
         self._loop = loop
@@ -161,9 +163,6 @@ class ExpressTransport:
                 if services is None or method.service in services
             }
         return Session(self._shared, wire, peer, methods)
-
-    def _hand_over(self, now_s: float) -> None:
-        hand_over(self._shared)
 
     def _flush(self, now_s: float) -> float | None:
         shared = self._shared

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import cast
 
 from tfs.codec.example import tensors_of_examples
 from tfs.codec.tensor import QUICK_VALUES
 from tfs.core.call import Call, is_low_priority
-from tfs.core.errors import Code, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool, Reserve
 from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.examples.example_rpc import Write
-from tfs.handlers.failures import fail_call
 from tfs.handlers.limits.admission import Admission
-from tfs.handlers.limits.model_gate import log_answered
 
 
 class ExampleRun:
@@ -26,7 +25,6 @@ class ExampleRun:
     run on a decode thread; the tasks may end on any thread.
 
     Args:
-        method: The RPC's name in counters and logs.
         write: Makes the reply.
         call: The request.
         question: What the request asks.
@@ -39,7 +37,6 @@ class ExampleRun:
 
     def __init__(
         self,
-        method: str,
         write: Write,
         call: Call,
         question: ExampleQuestion,
@@ -49,7 +46,6 @@ class ExampleRun:
         decode_pool: DecodePool,
     ) -> None:
         self._decode_pool = decode_pool
-        self._method = method
         self._write = write
         self._call = call
         self._question = question
@@ -89,7 +85,7 @@ class ExampleRun:
         at = self._admission
         at.model.leave()
         at.handle.release()
-        at.gate.refuse(call, error, self._method, self._begun_s, at.stats)
+        at.gate.refuse(call, error, at.method, self._begun_s, at.stats)
 
     def put_off(self) -> None:
         """Forgets the request, which is handed over again when there is room for it."""
@@ -135,31 +131,29 @@ class ExampleRun:
             self._finish()
 
     def _finish(self) -> None:
-        call, method, servable_id = self._call, self._method, self._admission.handle.id
-        code = Code.OK
-        self._admission.leave()
+        at, answer = self._admission, self._answer()
+        message = self._call.message
+        at.finish(
+            self._call,
+            self._begun_s,
+            self._done_s,
+            answer,
+            lambda: (message, cast("bytes", answer)),
+        )
+
+    def _answer(self) -> bytes | ServingError:
+        """Returns the reply, or the error of the first task that failed."""
+        outputs = []
+        for outcome in self._outcomes:
+            if isinstance(outcome, ServingError):
+                return outcome
+            if outcome is not None:
+                outputs.append(outcome)
+        at = self._admission
         try:
-            outputs = []
-            for outcome in self._outcomes:
-                if isinstance(outcome, ServingError):
-                    code = outcome.code
-                    call.fail(outcome)
-                    return
-                if outcome is not None:
-                    outputs.append(outcome)
-            response = self._write(servable_id, self._question, self._tasks, outputs)
-            log_answered(
-                self._admission.model.logs,
-                method,
-                servable_id,
-                self._question.key,
-                lambda: (call.message, response),
-            )
-            call.reply(response)
+            return self._write(at.handle.id, self._question, self._tasks, outputs)
         except Exception as error:
-            code = fail_call(call, error, f"{servable_id.slashed}: {method}")
-        finally:
-            self._admission.end(call, code, self._begun_s, self._done_s)
+            return at.failure_of(error)
 
 
 def _tensor_bytes(task: InferenceTask) -> int:

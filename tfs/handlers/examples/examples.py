@@ -32,7 +32,7 @@ from tfs.handlers.examples.example_run import ExampleRun
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.lookup import ModelLookup, NotResident
+from tfs.handlers.model_lookup import ModelLookup, NotResident
 
 T = TypeVar("T")
 
@@ -161,11 +161,10 @@ class ExampleHandler:
             gate.refuse(call, error, rpc.name, begun_s, stats)
             return
         run = ExampleRun(
-            rpc.name,
             write,
             call,
             question,
-            Admission(handle, gate, model, stats),
+            Admission(handle, gate, model, stats, rpc.name, question.key, model.logs),
             tasks,
             begun_s,
             self._decode_pool,

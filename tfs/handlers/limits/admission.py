@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfs.codec.predict_response import Reply
 from tfs.core.call import Call
-from tfs.core.errors import Code
+from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.limits.model_gate import ModelGate
+from tfs.handlers.limits.model_gate import ModelGate, Record, RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 
@@ -22,6 +23,9 @@ class Admission:
         gate: The server's gate, which each request leaves once.
         model: The model's gate, which each request leaves once.
         stats: Counts the requests, each of which was begun there.
+        method: The RPC's name in logs.
+        signature_name: The signature's key; "" for several.
+        logs: Where they are logged.
 
     """
 
@@ -29,6 +33,60 @@ class Admission:
     gate: RequestGate
     model: ModelGate
     stats: RequestStats
+    method: str
+    signature_name: str
+    logs: tuple[RequestLog, ...] = ()
+
+    def finish(
+        self,
+        call: Call,
+        begun_s: float,
+        done_s: float,
+        answer: Reply | ServingError,
+        record: Record,
+    ) -> None:
+        """Answers a request, logs and counts it, and gives back what it took. Any thread.
+
+        Args:
+            call: The request.
+            begun_s: When it was taken, by the gate's clock.
+            done_s: When its outcome was known.
+            answer: The reply, or why there is none.
+            record: Makes what is logged.
+
+        """
+        code = _OK
+        self.leave()
+        try:
+            if isinstance(answer, ServingError):
+                code = answer.code
+                call.fail(answer)
+                return
+            servable = self.handle.id
+            for log in self.logs:
+                log.log(
+                    self.method,
+                    servable.name,
+                    servable.version,
+                    self.signature_name,
+                    record,
+                )
+            if isinstance(answer, bytes):
+                call.reply(answer)
+            else:
+                call.reply_parts(answer)
+        except Exception as error:
+            failure = self.failure_of(error)
+            code = failure.code
+            call.fail(failure)
+        finally:
+            self.end(call, code, begun_s, done_s)
+
+    def failure_of(self, error: Exception) -> ServingError:
+        """Returns the error that the caller gets if making its answer raised one."""
+        failure = serving_error(error, f"{self.handle.id.slashed}: {self.method}")
+        forget_frames(failure)  # frames keep the request and its answer alive
+        return failure
 
     def leave(self) -> None:
         """Gives the places of a request back. Any thread.

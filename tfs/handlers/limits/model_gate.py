@@ -9,7 +9,6 @@ from tfs.codec.predict_response import Reply
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
-from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.handlers.limits.in_flight_limit import InFlightLimit
 from tfs.handlers.limits.request_stats import (
@@ -46,18 +45,6 @@ class RequestLog(Protocol):
     ) -> None:
         """Samples one answered request; copies what it keeps of a record that it makes."""
         ...
-
-
-def log_answered(
-    logs: Sequence[RequestLog],
-    method: str,
-    servable: ServableId,
-    signature: str,
-    record: Record,
-) -> None:
-    """Offers an answered request to each log of its model; see :class:`RequestLog`."""
-    for each in logs:
-        each.log(method, servable.name, servable.version, signature, record)
 
 
 class ModelGate:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.handlers.failures import fill_status
 from tfs.handlers.messages import CONFIG_BYTES, parse
+from tfs.handlers.model_status import fill_status
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.tensorflow_serving.apis import model_management_pb2 as pb
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2

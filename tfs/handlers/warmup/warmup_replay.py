@@ -240,6 +240,11 @@ class _OneServable:
         self._handle.pin(None)
         return self._handle
 
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> None:
+        """Tells that each request is looked up by itself."""
+
 
 class _ReplayCall:
     """A call whose client is the load thread; see :class:`tfs.core.call.Call`."""

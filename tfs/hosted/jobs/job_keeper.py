@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tfs.core.errors import ServingError
-from tfs.hosted import fleet_edits
+from tfs.hosted import edits
 from tfs.hosted.fleet_state import FleetState, Snapshot
 from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
 
@@ -31,7 +31,7 @@ class JobKeeper:
                 continue
             found = tuple(each.address for each in self._runtime.replicas(name))
             if found != job.addresses:
-                self._state.change(fleet_edits.set_addresses(name, found))
+                self._state.change(edits.set_addresses(name, found))
         for name in self._runtime.jobs():
             if name not in wanted:
                 self._runtime.remove(name)

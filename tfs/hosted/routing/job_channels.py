@@ -12,6 +12,7 @@ import grpc
 from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
 from tfs.core.errors import BY_CODE, Code, ServingError
+from tfs.hosted.reports import JobReport, report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 R = TypeVar("R")
@@ -82,14 +83,15 @@ class JobChannels:
         future.add_done_callback(done)
         return lambda: future.cancel() and None
 
-    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+    def list_models(self, address: str) -> JobReport:
         """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
-        return self._ask(
+        reply = self._ask(
             address,
             "ListModels",
             admin_service_pb2.ListModelsRequest().SerializeToString(),
             admin_service_pb2.ListModelsResponse.FromString,
         )
+        return report_of(reply)
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         """Tells a server what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.

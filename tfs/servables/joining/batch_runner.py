@@ -14,7 +14,6 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import (
     InferenceTask,
-    MakeInputs,
     Outcome,
     Servable,
     TaskForm,
@@ -127,17 +126,6 @@ class BatchRunner:
     ) -> None:
         """Ends tasks that were left out of a batch when it began. On any thread."""
         self._loop.post(lambda: batch.queue.end_dead(dead))
-
-    def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
-        """Computes joined rows before it returns; returns None if that is not possible."""
-        outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
-        if outcome is None:
-            return None
-        if isinstance(outcome, InvalidItems):
-            return outcome.within(0, num_rows) or outcome
-        if isinstance(outcome, ServingError):
-            return outcome
-        return _misfit(self._label, outcome, num_rows) or outcome
 
     def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
         joined: dict[str, TensorView] = {}
@@ -266,7 +254,7 @@ class _BatchEnd:
         if isinstance(outcome, ServingError):
             batch.done(self._attributed(outcome))
             return
-        error = _misfit(self._label, outcome, batch.padded_rows, _union(batch.tasks))
+        error = misfit(self._label, outcome, batch.padded_rows, _union(batch.tasks))
         if error is not None:
             batch.done(error)
             return
@@ -340,7 +328,7 @@ def _trace_of(batch: Batch[InferenceTask]) -> Trace | None:
     return traces[0].join(traces[1:], batch.num_rows, batch.started_s)
 
 
-def _misfit(
+def misfit(
     label: str, outputs: Tensors, num_rows: int, wanted: Sequence[str] = ()
 ) -> ServingError | None:
     """Returns what is wrong with the outputs of a batch; None if nothing is."""

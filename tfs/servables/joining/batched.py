@@ -13,7 +13,6 @@ from dataclasses import replace
 from batching.batching_options import BatchingOptions, recommended_options
 from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
@@ -23,9 +22,10 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_l
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import (
     BatchingStats,
-    BypassCount,
     QueueReport,
+    report_queues,
 )
+from tfs.servables.joining.signature_counts import SignatureCounts
 from tfs.servables.joining.signature_queues import SignatureQueues
 from tfs.servables.joining.tensor_join import joined_row_bytes, with_joining
 
@@ -99,11 +99,7 @@ class BatchedServable:
             if (reserve := _reserve(measured.get(name, SignatureProfile())))
         }
         self._stats = stats
-        self._numbers = BatchingStats(
-            inner.id,
-            {name: queues.counted for name, queues in self._batched.items()},
-            {name: queues.bypass for name, queues in self._batched.items()},
-        )
+        self._numbers = BatchingStats(inner.id, self._batched)
         if stats is not None:
             stats.add_source(self._numbers)
 
@@ -170,33 +166,37 @@ class BatchedServable:
             if queues.in_stages
         }
 
-    def queues(self) -> Sequence[BatchQueue[InferenceTask]]:
-        """Returns the present queues; their stats may be read on any thread."""
-        return [queue for queues in self._batched.values() for queue in queues.queues()]
-
-    def report(self) -> Sequence[QueueReport]:
-        """Returns the numbers of the present queues. Thread-safe."""
-        return [each for queues in self._batched.values() for each in queues.report()]
-
-    def bypass(self, signature_name: str) -> BypassCount:
-        """Returns the counts of requests that bypassed a signature's queues."""
+    def report(self, signature_name: str) -> Sequence[QueueReport]:
+        """Returns the numbers of a signature's queues. Thread-safe."""
         queues = self._batched.get(signature_name)
-        return BypassCount() if queues is None else queues.bypass()
+        return () if queues is None else report_queues(queues)
 
-    def close(
-        self,
-        on_drained: Callable[[], None] | None = None,
-        heir: BatchedServable | None = None,
-    ) -> None:
+    def counts(self, signature_name: str) -> SignatureCounts:
+        """Returns what is counted of a signature; may be read on any thread."""
+        queues = self._batched.get(signature_name)
+        return SignatureCounts() if queues is None else queues.counts
+
+    def continue_counts(self, former: BatchedServable) -> None:
+        """Counts on where other queues of this version stop, which publish no more.
+
+        To be called before the first request. Any thread.
+        """
+        former._unpublish()
+        for name, queues in self._batched.items():
+            if name in former._batched:
+                queues.counts = former._batched[name].counts
+
+    def _unpublish(self) -> None:
+        if self._stats is not None:
+            self._stats.remove_source(self._numbers)
+
+    def close(self, on_drained: Callable[[], None] | None = None) -> None:
         """Answers new requests with UNAVAILABLE and computes those that wait.
 
         Returns at once; idempotent except for the callback. ``on_drained`` runs on the
-        loop when none of its requests is left there. Its numbers are no longer
-        published; ``heir``, which answers for the version from now on, continues them.
+        loop when none of its requests is left there. Its numbers are no longer published.
         """
-        heirs = {} if heir is None else heir._batched
-        if self._stats is not None:
-            self._stats.remove_source(self._numbers)
+        self._unpublish()
 
         def drain() -> None:
             batched = list(self._batched.values())
@@ -209,8 +209,8 @@ class BatchedServable:
 
             if not batched and on_drained is not None:
                 on_drained()
-            for name, queues in self._batched.items():
-                queues.close(one_less, heirs.get(name))
+            for queues in batched:
+                queues.close(one_less)
 
         if self._loop.is_loop_thread:
             drain()

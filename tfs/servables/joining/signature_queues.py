@@ -13,36 +13,22 @@ from functools import partial
 
 from batching.batching_options import BatchingOptions
 from batching.cost_table import CostTable
-from batching.length_window import LengthWindow
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.errors import InvalidItems, ServingError, Unavailable, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
-from tfs.core.signature import FREE, Signature, TensorSpec
-from tfs.core.tensor_view import TensorView
+from tfs.core.signature import Signature
 from tfs.core.version.model_profile import SignatureProfile, row_limit
-from tfs.servables.joining.batch_runner import BatchRunner
+from tfs.servables.joining.batch_runner import BatchRunner, misfit
 from tfs.servables.joining.batching_loop import BatchingLoop
-from tfs.servables.joining.batching_report import (
-    ANY_LENGTH,
-    BypassCount,
-    QueueReport,
-    report_queue,
-    traits_of,
-)
+from tfs.servables.joining.join_key import JoinKeys
 from tfs.servables.joining.large_request import LargeRequest, portion_rows
 from tfs.servables.joining.part_outputs import PartOutputs
-from tfs.servables.joining.tensor_join import element, is_shared
-
-_MAX_SHAPES = 64
-"""Most queues of a signature, whatever number of shapes a client invents."""
+from tfs.servables.joining.signature_counts import MAX_KEYS, SignatureCounts
+from tfs.servables.joining.tensor_join import is_shared
 
 _UNMEASURED_ROWS = 32
-
-_MAX_SHARED_BYTES = 1024
-"""Largest input, in bytes, that is no rows and with which requests are joined. Such
-inputs are compared byte by byte."""
 
 
 class SignatureQueues:
@@ -58,6 +44,11 @@ class SignatureQueues:
         takes_any_size: Whether requests that are larger than a queue are computed in
             portions, and those larger than a batch in larger portions; otherwise they
             are refused.
+
+    Attributes:
+        by_key: The present queues, by what their requests have in common.
+        counts: What is counted of the requests.
+        keys: Tells what that is.
 
     """
 
@@ -76,7 +67,9 @@ class SignatureQueues:
         # If no limit was configured there is none, as TensorFlow Serving takes requests
         # of any size unless batching is configured.
         self._max_task_rows = options.queue.task_rows_limit if takes_any_size else None
-        self._bypass = BypassCount()
+        self.by_key: dict[object, BatchQueue[InferenceTask]] = {}
+        self.counts = SignatureCounts()
+        self.keys = JoinKeys(signature, measured, options)
         self._name = name
         self._signature = signature
         self._inner = inner
@@ -97,27 +90,6 @@ class SignatureQueues:
         self._num_beside = 0  # requests that are under way in such portions
         self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
-        self._groups: dict[object, BatchQueue[InferenceTask]] = {}
-        self._input_names: dict[object, tuple[str, ...]] = {}
-        # Kept for their numbers only: queues of the servable's earlier form, until a
-        # queue takes them over, and queues of shapes that are no longer requested.
-        self._inherited: dict[object, BatchQueue[InferenceTask]] = {}
-        self._dropped: BatchQueue[InferenceTask] | None = None
-        self._fillers = _fillers_of(signature, measured, options.pads_variable_length)
-        self._padded = frozenset(
-            name
-            for name, spec in signature.outputs.items()
-            if self._fillers and _has_free_inner(spec)
-        )
-        # If the signature fixes all sizes, all requests fit together, and looking at
-        # their shapes again would only cost time.
-        self._names = signature.inputs.keys()
-        self._is_uniform = not signature.defaults and not any(
-            map(_has_free_inner, signature.inputs.values())
-        )
-        self._alone: BatchRunner | None = None
-        if self._is_uniform:
-            self._alone = BatchRunner(name, self._label, signature, inner, loop, {}, {})
 
     def submit(self, task: InferenceTask) -> None:
         """Queues the task if it can be joined, or hands it on; never raises."""
@@ -130,7 +102,7 @@ class SignatureQueues:
             return
         portion = self._portion_rows
         if rows > self._most_rows and portion is not None and not task.is_low:
-            self._bypass.note(rows)
+            self.counts.note_past(rows)
             self._begin_large(task, portion, self._submit_portion)
             return
         limit = self._max_task_rows
@@ -138,16 +110,14 @@ class SignatureQueues:
             portion = max(self._most_rows, limit // 4)
             self._begin_large(task, portion, self._queue_portion)
             return
-        key: object = None
-        if not self._is_uniform or task.inputs.keys() != self._names:
-            key = self._key(task)
-            if key is False:
-                self._submit_past(task)
-                return
-        queue = self._groups.get(key)
+        key = self.keys.of(task)
+        if key is False:
+            self._submit_past(task)
+            return
+        queue = self.by_key.get(key)
         if queue is None:
             try:
-                queue = self._add_group(key, task)
+                queue = self._add_queue(key, task)
             except Exception as error:  # otherwise nobody would answer the task
                 task.on_done(serving_error(error, f"{self._label}: batch queue"))
                 return
@@ -167,10 +137,10 @@ class SignatureQueues:
             # Larger ones are handled one by one.
             and 1 <= first.num_rows <= self._most_rows
         ):
-            if self._is_uniform:
-                queue = self._groups.get(None)
+            if self.keys.is_uniform:
+                queue = self.by_key.get(None)
             elif first.inputs:
-                queue = self._groups.get(self._key(first))
+                queue = self.by_key.get(self.keys.of(first))
         if queue is None:
             for task in tasks:  # the first of them makes the queue, if one is allowed
                 self.submit(task)
@@ -187,16 +157,19 @@ class SignatureQueues:
         makes the queue, and for a batch that failed, because the queue finds out whose
         fault it was.
         """
-        alone = self._alone
-        queue = self._groups.get(None)
-        if alone is None or queue is None or not 1 <= num_rows <= self._most_rows:
+        queue = self.by_key.get(None)
+        if queue is None or not 1 <= num_rows <= self._most_rows:
             return None
         begun_s = self._scheduler.begin_now(queue, num_rows)
         if begun_s is None:
             return None
-        outcome = alone.compute_now(make_inputs, num_rows)
+        outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
         if outcome is None:
             return None
+        if isinstance(outcome, InvalidItems):
+            outcome = outcome.within(0, num_rows) or outcome
+        elif not isinstance(outcome, ServingError):
+            outcome = misfit(self._label, outcome, num_rows) or outcome
         failed = isinstance(outcome, ServingError)
         if failed and num_tasks > 1:
             return None
@@ -218,82 +191,24 @@ class SignatureQueues:
         """The smallest batch with the best rows per second, as far as that is known."""
         return CostTable(self._call_s).best_batch_rows() or _UNMEASURED_ROWS
 
-    def queues(self) -> list[BatchQueue[InferenceTask]]:
-        """Returns the present queues."""
-        return list(self._groups.values())
-
-    def counted(self) -> list[BatchQueue[InferenceTask]]:
-        """Returns all queues whose numbers count, including those that are gone."""
-        queues = [*self._groups.values(), *list(self._inherited.values())]
-        if self._dropped is not None:
-            queues.append(self._dropped)
-        return queues
-
-    def bypass(self) -> BypassCount:
-        """Returns how many requests bypassed the queues so far. Thread-safe."""
-        return self._bypass
-
-    def report(self) -> list[QueueReport]:
-        """Returns the numbers of the queues, and of earlier ones. Thread-safe."""
-        return [
-            report_queue(
-                self._name,
-                self._input_names.get(key, ()),
-                traits_of(key, self._signature),
-                queue,
-            )
-            for key, queue in [*self._groups.items(), *list(self._inherited.items())]
-        ]
-
-    def close(
-        self, on_drained: Callable[[], None], heir: SignatureQueues | None
-    ) -> None:
+    def close(self, on_drained: Callable[[], None]) -> None:
         """Refuses what comes from now on; see :meth:`.BatchedServable.close`."""
         self._closed = True
-        groups = self._groups if heir is None else {**self._inherited, **self._groups}
-        self._groups = {}
-        left = [len(groups) + bool(self._num_beside)]
+        queues = list(self.by_key.values())
+        self.by_key.clear()
+        num_left = len(queues) + bool(self._num_beside)
 
         def ended() -> None:
-            left[0] -= 1
-            if not left[0]:
+            nonlocal num_left
+            num_left -= 1
+            if not num_left:
                 on_drained()
 
-        def one_less(key: object, queue: BatchQueue[InferenceTask]) -> None:
-            if heir is not None:
-                heir.inherit(key, self._input_names.get(key, ()), queue)
-            ended()
-
         self._on_none_beside = ended
-        if heir is not None:
-            heir._bypass.add(self._bypass)
-            self._bypass = heir._bypass  # for the portions that are yet to come
-            if self._dropped is not None:
-                heir.drop(self._dropped)
-        if not left[0]:
+        if not num_left:
             on_drained()
-        for key, queue in groups.items():
-            self._scheduler.remove_queue(queue, partial(one_less, key, queue))
-
-    def inherit(
-        self, key: object, names: tuple[str, ...], queue: BatchQueue[InferenceTask]
-    ) -> None:
-        """Continues the counts of a drained queue of an earlier form of this servable."""
-        mine = self._groups.get(key) or self._inherited.get(key)
-        if mine is not None:
-            mine.take_over(queue)
-        elif len(self._inherited) < _MAX_SHAPES:
-            self._inherited[key] = queue
-            self._input_names[key] = names
-        else:
-            self.drop(queue)
-
-    def drop(self, queue: BatchQueue[InferenceTask]) -> None:
-        """Keeps the numbers of a queue that is gone."""
-        if self._dropped is None:
-            self._dropped = queue
-        else:
-            self._dropped.take_over(queue)
+        for queue in queues:
+            self._scheduler.remove_queue(queue, ended)
 
     def _begin_large(
         self,
@@ -315,7 +230,7 @@ class SignatureQueues:
 
     def _part_outputs(self, task: InferenceTask) -> PartOutputs:
         """Returns what takes the outputs of a request that is computed in parts."""
-        return PartOutputs(task.output_filter, padded=self._padded)
+        return PartOutputs(task.output_filter, padded=self.keys.padded_outputs)
 
     def _queue_portion(self, task: InferenceTask) -> None:
         """Queues a portion; past the queues once they are closed.
@@ -329,11 +244,11 @@ class SignatureQueues:
 
     def _submit_past(self, task: InferenceTask) -> None:
         """Hands a task to the servable unchanged, past the queues."""
-        self._bypass.note(task.num_rows)
+        self.counts.note_past(task.num_rows)
         self._submit_portion(task)
 
     def _submit_portion(self, task: InferenceTask) -> None:
-        self._bypass.num_calls += 1
+        self.counts.num_past_calls += 1
         self._inner.submit(task)
 
     def _one_less_beside(self) -> None:
@@ -341,118 +256,43 @@ class SignatureQueues:
         if not self._num_beside and self._on_none_beside is not None:
             self._on_none_beside()
 
-    def _key(self, task: InferenceTask) -> object:
-        """Returns what must be equal for requests to be joined; False if they cannot be."""
-        key: list[object] = []
-        signature = self._signature
-        for name, view in task.inputs.items():
-            if name not in self._names:
-                return False
-            if view is signature.defaults.get(name):
-                key.append((name, None))
-            elif is_shared(signature, name, view):
-                if view.size_bytes > _MAX_SHARED_BYTES:
-                    return False
-                key.append((name, view.shape, _bytes_of(view)))
-            elif not view.shape or view.shape[0] != task.num_rows:
-                return False
-            elif name in self._fillers:
-                key.append((name, self._lengths(name, view.shape)))
-            elif name not in signature.defaults:
-                key.append((name, view.shape[1:]))
-            elif view.size_bytes > _MAX_SHARED_BYTES:
-                return False
-            else:
-                # Nothing has shown that its rows may differ, because examples leave it
-                # out.
-                key.append((name, view.shape[1:], _row_of(view) or _bytes_of(view)))
-        return frozenset(key)
-
-    def _buckets(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the inner sizes, with padded ones rounded up to their bucket."""
-        spec = self._signature.inputs[name]
-        buckets = self._options.length_buckets
-        return tuple(
-            size if wanted != FREE else next((b for b in buckets if b >= size), 0)
-            for size, wanted in zip(shape[1:], spec.shape[1:], strict=True)
-        )
-
-    def _lengths(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns what the inner sizes of requests must have in common to be joined.
-
-        That is their bucket, if there are any. Otherwise requests of all lengths wait
-        together, and a batch is made of those that cost least together.
-        """
-        return tuple(
-            bucket or ANY_LENGTH
-            for bucket, size in zip(self._buckets(name, shape), shape[1:], strict=True)
-        )
-
-    def _lengths_window(self) -> LengthWindow | None:
-        """Returns what chooses batches by length; None if they are alike, or in buckets.
-
-        The length of a request is that of its first input that is padded.
-        """
-        if not self._fillers or self._options.length_buckets:
-            return None
-        first = next(iter(self._fillers))
-        free = [
-            axis
-            for axis, size in enumerate(self._signature.inputs[first].shape)
-            if axis and size == FREE
-        ]
-
-        def sizes_of(task: InferenceTask) -> tuple[int, ...]:
-            view = task.inputs.get(first)
-            return (1,) if view is None else tuple(view.shape[axis] for axis in free)
-
-        return LengthWindow(sizes_of, self._most_rows)
-
-    def _add_group(
+    def _add_queue(
         self, key: object, task: InferenceTask
     ) -> BatchQueue[InferenceTask] | None:
-        if len(self._groups) >= _MAX_SHAPES and not self._drop_idle():
+        """Makes the queue of a key; returns None if there are too many."""
+        if len(self.counts.by_key) >= MAX_KEYS and not self._drop_idle():
             return None
-        inner_sizes = {
-            name: self._buckets(name, view.shape)
-            for name, view in task.inputs.items()
-            if name in self._fillers
-        }
         runner = BatchRunner(
             self._name,
             self._label,
             self._signature,
             self._inner,
             self._loop,
-            self._fillers,
-            inner_sizes,
+            self.keys.fillers,
+            self.keys.least_sizes(task),
         )
         options = self._options
-        queue = self._scheduler.add_queue(
+        queue = self.by_key[key] = self._scheduler.add_queue(
             runner,
             replace(options.queue, name=self._label),
             options.policy,
             costs=CostTable(self._call_s),
             split=self._split,
             join=self._part_outputs,
-            window=self._lengths_window(),
+            window=self.keys.window(),
+            stats=self.counts.stats_of(key),
         )
-        self._input_names[key] = tuple(task.inputs)
-        before = self._inherited.pop(key, None)
-        if before is not None:
-            queue.take_over(before)
-        self._groups[key] = queue
         return queue
 
     def _drop_idle(self) -> bool:
-        """Removes the queues of shapes of which no request waits or runs."""
-        idle = [key for key, queue in self._groups.items() if queue.is_idle]
-        for key in idle:
-            queue = self._groups.pop(key)
-            self._scheduler.remove_queue(queue)
-            self.drop(queue)
-            del self._input_names[key]
-        return bool(idle)
+        """Drops shapes of which no request waits or runs; returns whether there is room."""
+        for key, queue in list(self.by_key.items()):
+            if queue.is_idle:
+                del self.by_key[key]
+                self._scheduler.remove_queue(queue)
+        for key in self.counts.by_key.keys() - self.by_key.keys():
+            self.counts.drop(key)
+        return len(self.by_key) < MAX_KEYS
 
     def _split(
         self,
@@ -479,45 +319,3 @@ class SignatureQueues:
         )
         part.trace = task.trace
         return part
-
-
-def _fillers_of(
-    signature: Signature, measured: SignatureProfile, pads_variable_length: bool
-) -> dict[str, bytes | None]:
-    """Returns, by input, the value that fills up shorter rows; other inputs are not filled.
-
-    None means the row's own first element.
-    """
-    masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
-    fillers: dict[str, bytes | None] = {}
-    for name, spec in signature.inputs.items():
-        if not _has_free_inner(spec) or (
-            name in signature.defaults and name not in masks
-        ):
-            continue
-        if measured.why_padding and (spec.pad is not None or name in masks):
-            continue  # then only requests of equal lengths are joined
-        if spec.pad is not None:
-            fillers[name] = element(spec.dtype, spec.pad)
-        elif name in masks:
-            fillers[name] = element(spec.dtype, 0)
-        elif pads_variable_length:
-            fillers[name] = None
-    return fillers
-
-
-def _bytes_of(view: TensorView) -> bytes | tuple[bytes, ...]:
-    """Returns the elements of a small tensor, for a comparison."""
-    return view.data if isinstance(view.data, tuple) else bytes(view.data)
-
-
-def _row_of(view: TensorView) -> bytes | tuple[bytes, ...] | None:
-    """Returns the elements of one row of a small tensor; None if its rows differ."""
-    num_rows = view.shape[0]
-    data = _bytes_of(view)
-    row = data[: len(data) // num_rows]
-    return row if row * num_rows == data else None
-
-
-def _has_free_inner(spec: TensorSpec) -> bool:
-    return FREE in spec.shape[1:]

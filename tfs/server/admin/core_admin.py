@@ -241,7 +241,7 @@ class CoreAdmin:
             asked,
             make,
             finish,
-            waits_for_version=lambda: chosen[0] if chosen else None,
+            waits=not request.end,
         )
 
     def reset_override(
@@ -388,7 +388,7 @@ class CoreAdmin:
         make: Callable[[RunningConfig], Override | None],
         finish: Callable[[pb.OverrideOutcome], R],
         *,
-        waits_for_version: Callable[[], int | None] = lambda: None,
+        waits: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes, or drops, the override of the model that the request names."""
@@ -409,7 +409,7 @@ class CoreAdmin:
             make,
             f"{method} from {asked.caller}",
             finished,
-            waits_for_version=waits_for_version,
+            waits=waits,
             deadline_s=asked.deadline_s,
             validate_only=request.validate_only,
         )

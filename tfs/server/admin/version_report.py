@@ -203,18 +203,14 @@ def _fill_queues(report: pb.VersionReport, servable: Servable) -> None:
     target = _batched(servable)
     if target is None:
         return
-    queues: dict[str, list[QueueReport]] = {}
-    for queue in target.report():
-        queues.setdefault(queue.signature, []).append(queue)
     for signature in report.signatures:
         batching = signature.batching
-        for queue in queues.get(signature.name, ()):
-            batching.queues.append(_queue_stats(queue))
-        bypass = target.bypass(signature.name)
-        if bypass.num_requests:
-            batching.bypass.num_requests = bypass.num_requests
-            batching.bypass.num_rows = bypass.num_rows
-            batching.bypass.num_calls = bypass.num_calls
+        batching.queues.extend(map(_queue_stats, target.report(signature.name)))
+        counts = target.counts(signature.name)
+        if counts.num_past:
+            batching.bypass.num_requests = counts.num_past
+            batching.bypass.num_rows = counts.num_past_rows
+            batching.bypass.num_calls = counts.num_past_calls
 
 
 def _staged_status(servable: Servable) -> AutoStatus | None:
@@ -244,33 +240,30 @@ def _fill_parameters(
 
 
 def _queue_stats(queue: QueueReport) -> pb.QueueStats:
-    num_left = (
-        queue.num_refused_tasks
-        + queue.num_expired_tasks
-        + queue.num_cancelled_tasks
-        + queue.num_evicted_tasks
-    )
+    counts, num_waiting = queue.counts, queue.num_waiting_tasks
+    num_rejected = counts.num_refused + counts.num_evicted
+    num_left = num_rejected + counts.num_expired + counts.num_cancelled
     return pb.QueueStats(
         input_names=queue.input_names,
         requests_in_common=queue.in_common,
-        num_waiting_tasks=queue.num_waiting_tasks,
+        num_waiting_tasks=num_waiting,
         num_waiting_rows=queue.num_waiting_rows,
-        num_tasks=queue.num_waiting_tasks + queue.num_completed_tasks + num_left,
-        num_completed_tasks=queue.num_completed_tasks - queue.num_failed_tasks,
-        num_rejected_tasks=queue.num_refused_tasks + queue.num_evicted_tasks,
-        num_expired_tasks=queue.num_expired_tasks,
-        num_cancelled_tasks=queue.num_cancelled_tasks,
-        num_failed_tasks=queue.num_failed_tasks,
-        num_split_tasks=queue.num_split_tasks,
-        num_batches=queue.num_batches,
-        num_rows=queue.num_rows,
-        num_padding_rows=queue.num_padding_rows,
-        num_retried_batches=queue.num_retried_batches,
-        batch_rows=histogram(queue.batch_rows),
-        batch_fill=histogram(queue.batch_fill),
-        wait_s=histogram(queue.wait_s),
-        execution_s=histogram(queue.execution_s),
-        depth_tasks=histogram(queue.depth_tasks),
+        num_tasks=num_waiting + counts.num_tasks + num_left,
+        num_completed_tasks=counts.num_tasks - counts.num_failed_tasks,
+        num_rejected_tasks=num_rejected,
+        num_expired_tasks=counts.num_expired,
+        num_cancelled_tasks=counts.num_cancelled,
+        num_failed_tasks=counts.num_failed_tasks,
+        num_split_tasks=counts.num_split,
+        num_batches=counts.num_batches,
+        num_rows=counts.num_rows,
+        num_padding_rows=counts.num_padding_rows,
+        num_retried_batches=counts.num_retries,
+        batch_rows=histogram(counts.batch_rows()),
+        batch_fill=histogram(counts.batch_fill()),
+        wait_s=histogram(counts.wait()),
+        execution_s=histogram(counts.execution()),
+        depth_tasks=histogram(counts.depth()),
     )
 
 

@@ -8,7 +8,7 @@ they will not. A newer config supersedes one that is still waited for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,27 +20,24 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.server.config.overrides import Override, Overrides
+from tfs.server.config.overrides import Override
 from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import (
     Base,
     Change,
-    Hold,
     ModelChange,
     Origin,
     RunningConfig,
     changes,
-    check_platforms,
-    first_running,
-    with_base,
-    with_held,
-    with_override,
+    laid_over,
 )
 from tfs.server.config.server_config import (
     Message,
     ServerConfig,
     all_of,
+    check_change,
     check_kind_change,
+    check_platform,
     read_models,
 )
 from tfs.server.config.waiting import (
@@ -55,8 +52,6 @@ from tfs.server.model_settings import (
     RuntimeSettings,
     ValidationSettings,
 )
-from tfs.server.traffic import held_primary
-from tfs.server.trial_notes import TrialNotes
 
 log = logging.getLogger(__name__)
 
@@ -80,16 +75,14 @@ class ConfigInForce:
     """The config that a server follows, and its changes. Thread-safe.
 
     ``apply`` and ``override`` never block: one thread, the executor's, changes configs,
-    and that, not a lock, orders the changes. ``begin`` reads and writes the state
-    directory. Everybody may read at any time.
+    and that, not a lock, orders the changes. ``begin`` reads the state directory.
+    Everybody may read at any time.
 
     Args:
         executor: An executor of one thread, which changes configs. Owned by the caller.
         clock: Tells when configs came.
         platforms: Names of the existing platforms.
         overrides_file: Keeps the overrides.
-        notes: Keeps the primaries that are held; read before ``begin``.
-        answering: Returns the version of a model that answers requests which name none.
         commit: Makes a config take effect, on the thread that changes configs, after it
             can be read here.
         waiters: Tells callers about the outcome of a config.
@@ -98,6 +91,11 @@ class ConfigInForce:
     Attributes:
         executor: As given; other slow work for configs may run there.
         overrides_file: Keeps the overrides.
+        running: The config in force; None before the start.
+        refusal: The last config that was refused since the base was accepted; None if
+            none was.
+        file_problem: Why the config file cannot be read now; "" if it can, or there is
+            none.
 
     """
 
@@ -106,10 +104,8 @@ class ConfigInForce:
         *,
         executor: Executor,
         clock: Clock,
-        platforms: Sequence[str],
+        platforms: Collection[str],
         overrides_file: OverridesFile,
-        notes: TrialNotes,
-        answering: Callable[[str], int | None],
         commit: Commit,
         waiters: ConfigWaiters,
         on_waiting: Callable[[], None],
@@ -118,31 +114,14 @@ class ConfigInForce:
         self.overrides_file = overrides_file
         self._clock = clock
         self._platforms = platforms
-        self._notes = notes
-        self._answering = answering
         self._put_in_force = commit
         self._waiters = waiters
         self._on_waiting = on_waiting
         # Written by the thread that changes configs, read by anybody.
-        self._running: RunningConfig | None = None
-        self._refusal: Refusal | None = None
+        self.running: RunningConfig | None = None
+        self.refusal: Refusal | None = None
+        self.file_problem = ""
         self._first_origin = Origin.CONFIG_FILE  # the kind that survives a restart
-        self._file_problem = ""
-
-    @property
-    def running(self) -> RunningConfig | None:
-        """The config in force; None before the start."""
-        return self._running
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """The last config that was refused since the base was accepted; None if none was."""
-        return self._refusal
-
-    @property
-    def file_problem(self) -> str:
-        """Why the config file cannot be read now; "" if it can, or there is none."""
-        return self._file_problem
 
     def check(self, config: ServerConfig) -> None:
         """Checks that the server has what the config asks for.
@@ -151,12 +130,13 @@ class ConfigInForce:
             InvalidArgument: A platform is not there.
 
         """
-        check_platforms(config, self._platforms)
+        for settings in config.models.values():
+            check_platform(settings, self._platforms)
 
     @property
     def models(self) -> Mapping[str, ModelSettings]:
         """The models in force, by name: another object after every change."""
-        running = self._running
+        running = self.running
         return {} if running is None else running.effective.models
 
     def runtime_settings(self, name: str) -> RuntimeSettings:
@@ -179,13 +159,13 @@ class ConfigInForce:
             InvalidArgument: A platform is not there.
 
         """
+        self.check(config)
         overrides = self.overrides_file.read()
         self._first_origin = origin
         base = Base(config, origin, path, self._clock.wall_s())
-        running = first_running(base, overrides, self._platforms, self._hold(None))
+        running = laid_over(base, overrides, self._platforms)
         for name, why in running.why_inactive.items():
             log.warning("event=override_inactive servable=%s why=%r", name, why)
-        self._drop_redundant(overrides, running)
         self._commit(running)
         log.info(
             "event=config_applied reason=start models=%d overridden=%s",
@@ -239,13 +219,14 @@ class ConfigInForce:
                         "them there, with tfs hosted"
                     )
                 check_kind_change(message)
-                settings, errors = self._read(message)
+                settings, errors = read_models(message, self._platforms)
                 if errors:
                     refuse(all_of(errors), _wrong(errors, running))
                     return
                 config = ServerConfig(settings, message)
                 base = Base(config, origin, path, self._clock.wall_s())
-                new = with_base(running, base, self._platforms, self._hold(running))
+                new = laid_over(base, running.overrides, self._platforms)
+                check_change(running.effective, new.effective)
             except ServingError as error:
                 refuse(error)
                 return
@@ -256,9 +237,8 @@ class ConfigInForce:
             waiter = self._base_waiter(
                 running, new, changed, origin, on_done, waits_for_all=waits_for_all
             )
-            self._drop_redundant(running.overrides, new)
             self._commit(new)
-            self._refusal = None
+            self.refusal = None
             added = [each.name for each in changed if each.change is Change.ADDED]
             log.info(
                 "event=config_applied reason=%r models=%d new=%s",
@@ -277,7 +257,7 @@ class ConfigInForce:
         reason: str,
         on_done: OnOutcome,
         *,
-        waits_for_version: Callable[[], int | None] = lambda: None,
+        waits: bool = False,
         deadline_s: float | None = None,
         validate_only: bool = False,
     ) -> None:
@@ -289,7 +269,7 @@ class ConfigInForce:
                 error if it is not possible. Called on the thread that changes configs.
             reason: The reason, for the log.
             on_done: See ``apply``.
-            waits_for_version: The version to wait for; None does not wait.
+            waits: Whether to wait until the model answers as it says.
             deadline_s: Monotonic; None waits as long as it takes.
             validate_only: Whether to stop after validation.
 
@@ -298,67 +278,34 @@ class ConfigInForce:
         def work() -> None:
             try:
                 running = self._require_running()
-                override = make(running)
-                hold = self._hold(running, name if override is None else "")
-                new = with_override(running, name, override, self._platforms, hold)
-                changed = tuple(each for each in changes(running, new))
+                made = make(running)
+                overrides = {k: v for k, v in running.overrides.items() if k != name}
+                if made is not None:
+                    overrides[name] = made
+                new = laid_over(running.base, overrides, self._platforms, name)
+                check_change(running.effective, new.effective)
                 if not validate_only:
-                    if new.overrides != running.overrides:
-                        self.overrides_file.write(new.overrides)
-                    stale = self._waiters.ended((name,))
+                    if overrides != running.overrides:
+                        self.overrides_file.write(overrides)
                     self._commit(new)
             except ServingError as error:
                 on_done(ConfigOutcome(error, False))
                 return
-            mine = tuple(each for each in changed if each.name == name)
+            mine = tuple(each for each in changes(running, new) if each.name == name)
             if validate_only:
                 on_done(_only_checked(mine))
                 return
             log.info("event=override_changed servable=%s reason=%r", name, reason)
-            version = waits_for_version()
-            waits_for = frozenset((name,) if version is not None else ())
-            self._wait(
-                Waiter(
-                    on_done,
-                    waits_for,
-                    mine,
-                    stale,
-                    is_base=False,
-                    version=version,
-                    notes=self._override_notes(new, name),
-                ),
-                deadline_s,
-            )
+            models = frozenset((name,) if waits else ())
+            notes = self._override_notes(new, name)
+            waiter = Waiter(on_done, models, mine, is_base=False, notes=notes)
+            self._wait(waiter, deadline_s)
 
         self._run(work, on_done)
 
-    def hold_what_answers(self, has_settled: Callable[[str, int], bool]) -> None:
-        """Holds the version that answers, for models whose trial began before one did.
-
-        Cheap if there is no such model. On the thread that changes configs.
-
-        Args:
-            has_settled: Whether no newer version of a model is about to answer.
-
-        """
-        running = self._running
-        if running is None or not any(
-            version is not None and has_settled(name, version)
-            for name in running.unheld
-            for version in (self._answering(name),)
-        ):
-            return
-        new = with_held(running, self._platforms, self._hold(running))
-        if new.held != running.held:
-            self._commit(new)
-
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         """Remembers a config that was refused, for ``GetConfig``."""
-        self._refusal = Refusal(origin, path, self._clock.wall_s(), error)
-
-    def note_file_problem(self, problem: str) -> None:
-        """Remembers why the config file cannot be read; "" if it can be."""
-        self._file_problem = problem
+        self.refusal = Refusal(origin, path, self._clock.wall_s(), error)
 
     def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
         def guarded() -> None:
@@ -375,24 +322,10 @@ class ConfigInForce:
             on_done(ConfigOutcome(Unavailable("the server is shutting down"), False))
 
     def _require_running(self) -> RunningConfig:
-        running = self._running
+        running = self.running
         if running is None:
             raise Unavailable("the server is starting", retry_after_s=1.0)
         return running
-
-    def _read(
-        self, message: Message
-    ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
-        """Returns the settings of every valid model, and the errors of the others."""
-        models, errors = read_models(message)
-        for name, settings in models.items():
-            try:
-                check_platforms(
-                    ServerConfig({name: settings}, message), self._platforms
-                )
-            except ServingError as error:
-                errors[name] = error
-        return models, errors
 
     def _base_waiter(
         self,
@@ -414,75 +347,27 @@ class ConfigInForce:
         moved = [each for each in changed if each.change is Change.CHANGED]
         names = models = frozenset(new.effective.models)
         waited = frozenset(each.name for each in moved)
-        sought = frozenset(
-            each.name for each in moved if not _FOUND_ALREADY.issuperset(each.fields)
-        )
         if not waits_for_all:
             kept = before.effective.models.keys() & names
-            failures = dict(self._waiters.failures(kept | sought))
-            waited = sought = frozenset(name for name in sought if failures[name] != "")
+            failures = dict(self._waiters.failures(kept))
+            waited = frozenset(
+                each.name
+                for each in moved
+                if failures[each.name] != "" and not {*each.fields} <= _CORRECT_NOTHING
+            )
             unsettled = {name for name in kept if failures[name] is None}
-            models = (names - kept) | unsettled | sought
+            models = (names - kept) | unsettled | waited
         return Waiter(
             on_done,
             models,
             changed,
-            self._waiters.ended([each.name for each in changed]),
             is_base=True,
             changed=waited,
-            sought=sought,
             notes=_base_notes(new, origin, self._first_origin),
         )
 
-    def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
-        """Removes overrides that say the same as the base from the file."""
-        gone = sorted(before.keys() - new.overrides.keys())
-        if not gone:
-            return
-        log.info(
-            "event=overrides_dropped servables=%s why=equal_to_base", ",".join(gone)
-        )
-        try:
-            self.overrides_file.write(new.overrides)
-        except ServingError as error:
-            log.warning("event=overrides_not_written problem=%s", error)
-
-    def _hold(self, running: RunningConfig | None, reset: str = "") -> Hold:
-        """Returns how held primaries are found; ``reset`` loses its override."""
-        models = {} if running is None else running.effective.models
-
-        def hold(settings: ModelSettings) -> int | None:
-            name, base_path = settings.name, settings.base_path
-            before = models.get(name)
-            if before is not None and before.base_path != base_path:
-                before = None
-            return held_primary(
-                settings,
-                before,
-                self._notes.held(name, base_path),
-                None if before is None else self._answering(name),
-                self._notes.rejected(name, base_path),
-                is_reset=name == reset,
-            )
-
-        return hold
-
     def _commit(self, new: RunningConfig) -> None:
-        before, self._running = self._running, new
-        models = new.effective.models
-        self._notes.hold(
-            {name: (models[name].base_path, v) for name, v in new.held.items()}
-        )
-        for name in new.held.keys() - (before.held.keys() if before else ()):
-            log.info(
-                "event=primary_held servable=%s/%d until=%s",
-                name,
-                new.held[name],
-                "promoted"
-                if self._notes.is_kept
-                else "promoted, or a restart "
-                "(give --state_dir, or name it as primary in the configuration)",
-            )
+        before, self.running = self.running, new
         self._put_in_force(before, new)
 
     def _wait(self, waiter: Waiter, deadline_s: float | None) -> None:
@@ -494,11 +379,6 @@ class ConfigInForce:
         if name in new.overrides and not self.overrides_file.path:
             notes.append(
                 "no --state_dir: this override lasts until the server restarts"
-            )
-        if name in new.held and new.effective.models[name].canary is None:
-            notes.append(
-                f"version {new.held[name]} stays the primary, whatever versions come, "
-                f"until tfs promote {name} VERSION"
             )
         if name in new.why_inactive:
             notes.append(f"the override is not in force: {new.why_inactive[name]}")
@@ -522,7 +402,7 @@ def _wrong(
     )
 
 
-_FOUND_ALREADY: Final = frozenset({"version_labels", "logging_config", "transition"})
+_CORRECT_NOTHING: Final = frozenset({"version_labels", "logging_config", "transition"})
 """Fields of a model's config that affect neither which versions are loaded nor how."""
 
 
@@ -545,4 +425,9 @@ def _base_notes(new: RunningConfig, origin: Origin, first: Origin) -> tuple[str,
     if new.active:
         listed = ", ".join(sorted(new.active))
         notes.append(f"overrides stay laid over the configuration of: {listed}")
+    notes += [
+        f"the override of {name} is not in force: {why}"
+        for name, why in sorted(new.why_inactive.items())
+        if name in new.effective.models
+    ]
     return tuple(notes)

@@ -2,8 +2,7 @@
 
 An override is a ``ModelConfig`` whose top-level fields, where set, replace those of the
 base as a whole. (Protobuf's own merging would, for example, merge two canaries.) It
-holds until it is dropped, survives every new base, and is kept while its model is not
-configured.
+holds until it is dropped, whatever base comes (running_config).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.server.config.server_config import Message, config_text, parse_config_text
 
@@ -41,55 +40,6 @@ Overrides = Mapping[str, Override]
 """The override of each model, by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Laid:
-    """A base with overrides laid over it. Immutable.
-
-    Attributes:
-        message: The result.
-        active: The overrides that make a difference, by model.
-        inactive: Why an override has no effect, by model: its model is not configured.
-        redundant: Models whose override says the same as the base, to be dropped.
-
-    """
-
-    message: Message
-    active: Overrides
-    inactive: Mapping[str, str]
-    redundant: frozenset[str]
-
-
-def lay_over(base: Message, overrides: Overrides) -> Laid:
-    """Returns the result of ``base`` and ``overrides``; changes neither.
-
-    Without overrides the result is ``base`` itself.
-    """
-    if not overrides:
-        return Laid(base, {}, {}, frozenset())
-    message = Message()
-    message.CopyFrom(base)
-    active: dict[str, Override] = {}
-    redundant: set[str] = set()
-    seen: set[str] = set()
-    for model in message.model_config_list.config:
-        override = overrides.get(model.name)
-        if override is None:
-            continue
-        seen.add(model.name)
-        laid = overridden(model, override.config)
-        if _meaning(laid) == _meaning(model):
-            redundant.add(model.name)
-        else:
-            active[model.name] = override
-            model.CopyFrom(laid)
-    inactive = {
-        name: f"no model {name} in the configuration"
-        for name in overrides
-        if name not in seen
-    }
-    return Laid(message, active, inactive, frozenset(redundant))
-
-
 def overridden(model: ModelConfig, override: ModelConfig) -> ModelConfig:
     """Returns ``model`` with the fields of ``override``, each replaced as a whole."""
     result = ModelConfig()
@@ -100,30 +50,16 @@ def overridden(model: ModelConfig, override: ModelConfig) -> ModelConfig:
     return result
 
 
-def _meaning(model: ModelConfig) -> ModelConfig:
-    """Returns ``model`` without parts that mean nothing, such as an empty traffic."""
-    if not model.HasField("traffic") or model.traffic.ByteSize():
-        return model
-    result = ModelConfig()
-    result.CopyFrom(model)
-    result.ClearField("traffic")
-    return result
-
-
 def changed_fields(old: ModelConfig, new: ModelConfig) -> tuple[str, ...]:
     """Returns the names of the top-level fields that differ, by field number."""
-    names = []
-    for field in ModelConfig.DESCRIPTOR.fields:
-        one, other = ModelConfig(), ModelConfig()
-        one.CopyFrom(old)
-        other.CopyFrom(new)
-        for each in ModelConfig.DESCRIPTOR.fields:
-            if each.name != field.name:
-                one.ClearField(each.name)
-                other.ClearField(each.name)
-        if one != other:
-            names.append(field.name)
-    return tuple(names)
+    before, after = (
+        {field.name: value for field, value in each.ListFields()} for each in (old, new)
+    )
+    return tuple(
+        field.name
+        for field in ModelConfig.DESCRIPTOR.fields
+        if before.get(field.name) != after.get(field.name)
+    )
 
 
 def overrides_text(overrides: Overrides) -> str:
@@ -182,11 +118,3 @@ def _notes(text: str) -> dict[str, tuple[str, float]]:
         except (ValueError, KeyError, TypeError):
             continue
     return notes
-
-
-def invalid_with(name: str, error: ServingError) -> ServingError:
-    """Returns the refusal of a base that an override makes invalid."""
-    return type(error)(
-        f"{error.message} (with the override of {name} laid over the configuration; "
-        f"tfs config reset {name} drops it)"
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,15 +100,22 @@ def _brief(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
-def read_config_text(text: str, where: str) -> ServerConfig:
+def read_config_text(
+    text: str, where: str, platforms: Collection[str] | None = None
+) -> ServerConfig:
     """Reads the text format.
+
+    Args:
+        text: The text.
+        where: Where it comes from, for messages.
+        platforms: Names of the existing platforms; None does not check that.
 
     Raises:
         InvalidArgument: It has a syntax error, with line and column, or a bad value.
         Unimplemented: A field asks for something that does not exist.
 
     """
-    return read_config(parse_config_text(text, where))
+    return read_config(parse_config_text(text, where), platforms)
 
 
 def config_text(message: Message) -> str:
@@ -116,7 +123,9 @@ def config_text(message: Message) -> str:
     return text_format.MessageToString(message, descriptor_pool=POOL)
 
 
-def read_config(message: Message) -> ServerConfig:
+def read_config(
+    message: Message, platforms: Collection[str] | None = None
+) -> ServerConfig:
     """Validates a config, and returns it as settings.
 
     Raises:
@@ -124,7 +133,7 @@ def read_config(message: Message) -> ServerConfig:
         Unimplemented: A field asks for something that does not exist.
 
     """
-    models, errors = read_models(message)
+    models, errors = read_models(message, platforms)
     if errors:
         raise all_of(errors)
     return ServerConfig(models, message)
@@ -148,9 +157,13 @@ def all_of(errors: Mapping[str, ServingError]) -> ServingError:
 
 
 def read_models(
-    message: Message,
+    message: Message, platforms: Collection[str] | None = None
 ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
     """Returns the settings of every valid model, and what is wrong with the others.
+
+    Args:
+        message: The config.
+        platforms: Names of the existing platforms; None does not check that.
 
     Raises:
         InvalidArgument: It is not a list of models.
@@ -176,6 +189,8 @@ def read_models(
                     f"Illegal to list model {name} multiple times in config list"
                 )
             models[name] = read_model(model)
+            if platforms is not None:
+                check_platform(models[name], platforms)
         except ServingError as error:
             models.pop(name, None)
             errors.setdefault(name, error)
@@ -197,6 +212,21 @@ def check_change(old: ServerConfig, new: ServerConfig) -> None:
                 f"{name} platform was {before.platform or _TENSORFLOW} and new "
                 f"platform requested is {settings.platform or _TENSORFLOW}"
             )
+
+
+def check_platform(settings: ModelSettings, platforms: Collection[str]) -> None:
+    """Checks that a model's platform is one of these.
+
+    Raises:
+        InvalidArgument: It is not; names the model.
+
+    """
+    if settings.platform not in platforms:
+        known = ", ".join(sorted(filter(None, platforms)))
+        raise InvalidArgument(
+            f"Model {settings.name} requests unsupported platform {settings.platform}; "
+            f"known: {known}"
+        )
 
 
 def check_kind_change(message: Message) -> None:

@@ -1,8 +1,10 @@
 """Callers who wait for a config to take effect, when it has, and what they are told.
 
-A model has settled when one of its versions is available, when all that were tried
-have failed or hang, or when its base path cannot be read. (TensorFlow Serving waits for ever
-for a model without versions: docs/divergences.md.)
+A model has settled when it answers as the config says, or when it is known why it will
+not: what was tried has failed or hangs, or its base path cannot be read. A caller who
+changed a model waits until nothing more comes of that, because the version from before may
+serve all the time. (TensorFlow Serving waits for ever for a model without versions:
+docs/divergences.md.)
 """
 
 from __future__ import annotations
@@ -21,24 +23,42 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Final
 
-from managers.state_monitor import ServableStateMonitor
 from tfs.core.clock import Clock
-from tfs.core.errors import (
-    Aborted,
-    Cancelled,
-    DeadlineExceeded,
-    ServingError,
-    Unknown,
-)
+from tfs.core.errors import Aborted, DeadlineExceeded, ServingError, Unknown
 from tfs.core.executor import Executor
 from tfs.core.loop.loop_entry import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.running_config import Change, ModelChange
-from tfs.server.model_sources import ModelSources
 
 _MAX_NAMED: Final = 10  # models, or problems of models, that one sentence names
 _LONGEST_MARGIN_S: Final = 0.25
 _MOVING: Final = (ManagerState.START, ManagerState.LOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLook:
+    """What is known of a model at one moment. Immutable.
+
+    Attributes:
+        states: States of all its versions.
+        failed: Versions that are asked for and have failed.
+        problems: What is wrong with its base path.
+        at_hand: Versions that are under the base path.
+        outlook: Whether there is a version to serve; None if there may still come one.
+        primary: The version that the config names as primary; None if it names none.
+        answers: The version that answers by default; None if none does.
+        is_on_demand: Whether a request will have it loaded.
+
+    """
+
+    states: Sequence[ServableState] = ()
+    failed: Collection[int] = ()
+    problems: Sequence[str] = ()
+    at_hand: Collection[int] = ()
+    outlook: bool | None = True
+    primary: int | None = None
+    answers: int | None = None
+    is_on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +108,9 @@ class Waiter:
         on_done: Takes the outcome, once, on any thread.
         models: Names of the models to wait for.
         changes: What was changed, for the outcome.
-        stale: States in which versions of its models had ended before.
         is_base: Whether the base was changed, rather than one model's override.
-        version: The only version to wait for; None takes any.
-        changed: The models that were there before, and for which everything that
-            follows from the change is waited for, not only that some version serves.
-        sought: The models in ``changed`` whose versions are looked for anew. If none is
-            found, it is no success that a version from before goes on serving.
+        changed: The models of which everything that follows is waited for, not only
+            that they answer.
         notes: What the outcome tells beside the models.
         open: Whether it is still to be told; written by :class:`ConfigWaiters`.
 
@@ -103,11 +119,8 @@ class Waiter:
     on_done: OnOutcome
     models: frozenset[str]
     changes: tuple[ModelChange, ...]
-    stale: frozenset[ServableState]
     is_base: bool
-    version: int | None = None
     changed: frozenset[str] = frozenset()
-    sought: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     open: bool = field(default=True)
 
@@ -129,34 +142,23 @@ class ConfigWaiters:
     """All callers who wait. Thread-safe; ``on_done`` is called outside every lock.
 
     Args:
-        monitor: Knows the states of versions.
-        sources: Know what is wrong with base paths.
+        look: Returns what is known of a model.
         is_taken_in: Whether everything that a config asks for is managed already.
         clock: Measures deadlines.
         loop: Has the timers for deadlines.
         executor: Does the work at a deadline, which takes long for many models.
-        primary: Returns a model's primary, if its config names one, and the version
-            that answers.
-        on_demand: Returns the versions of a model that is loaded when somebody asks for
-            it; none for any other.
 
     """
 
     def __init__(
         self,
-        monitor: ServableStateMonitor,
-        sources: ModelSources,
+        look: Callable[[str], ModelLook],
         is_taken_in: Callable[[], bool],
         clock: Clock,
         loop: LoopEntry,
         executor: Executor,
-        primary: Callable[[str], tuple[int | None, int | None]],
-        on_demand: Callable[[str], Collection[int]] = lambda _: (),
     ) -> None:
-        self._on_demand = on_demand
-        self._monitor = monitor
-        self._sources = sources
-        self._primary = primary
+        self._look = look
         self._is_taken_in = is_taken_in
         self._clock = clock
         self._loop = loop
@@ -190,7 +192,7 @@ class ConfigWaiters:
     def tell(self) -> None:
         """Tells those whose models have all settled."""
         for waiter in self._all():
-            failures = self._failures_for(waiter, waiter.models, waiter.version)
+            failures = self._failures_for(waiter, waiter.models)
             if all(why is not None for why in failures.values()):
                 settled = {name: why or "" for name, why in failures.items()}
                 self._finish(waiter, error_of(settled))
@@ -202,20 +204,10 @@ class ConfigWaiters:
         for waiter in self._all():
             self._finish(waiter, error)
 
-    def ended(self, names: Collection[str]) -> frozenset[ServableState]:
-        """Returns the states that versions of these models have ended or failed in."""
-        return frozenset(
-            state
-            for name in names
-            for state in self._monitor.version_states(name)
-            if state.manager_state is ManagerState.END or state.error is not None
-        )
-
     def failures(self, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
         """Yields each model and why it is not available; "" if it is; None if unsettled."""
-        problems = self._sources.source.problems()
         for name in names:
-            yield name, self._failure(name, problems)
+            yield name, failure_of(self._look(name))
 
     def have_settled(self, names: Collection[str]) -> bool:
         """Whether each of the models is available or has failed.
@@ -223,65 +215,31 @@ class ConfigWaiters:
         While that is not so, it looks at only a few models: it begins with the one that
         was unsettled the last time.
         """
-        problems = self._sources.source.problems()
         last = self._last_unsettled
-        if last in names and self._failure(last, problems) is None:
+        if last in names and failure_of(self._look(last)) is None:
             return False
         for name in names:
-            if self._failure(name, problems) is None:
+            if failure_of(self._look(name)) is None:
                 self._last_unsettled = name
                 return False
         return True
-
-    def _failure(self, name: str, problems: Mapping[str, Sequence[str]]) -> str | None:
-        if self._on_demand(name):
-            return ""  # a request will have it loaded
-        return failure_of(self._monitor.version_states(name), problems.get(name, ()))
 
     def _all(self) -> list[Waiter]:
         with self._lock:
             return list(self._waiters)
 
     def _failures_for(
-        self, waiter: Waiter, names: Collection[str], version: int | None = None
+        self, waiter: Waiter, names: Collection[str]
     ) -> dict[str, str | None]:
-        is_current = self._is_taken_in()  # must be read before states and problems
-        problems = self._sources.source.problems()
-        failures = {}
-        for name in names:
-            states = [
-                state
-                for state in self._monitor.version_states(name)
-                if version is None or state.id.version == version
-            ]
-            told = problems.get(name, ())
-            if self._on_demand(name) and all(
-                each.manager_state is ManagerState.END for each in states
-            ):
-                failures[name] = "" if is_current else None
-                continue
-            if name in waiter.changed:
-                source = self._sources.source
-                outlook = source.outlook(name) if name in waiter.sought else True
-                failures[name] = failure_of_change(
-                    states, told, waiter.stale, is_current=is_current, outlook=outlook
-                )
-            else:
-                failures[name] = failure_of(
-                    states, told, waiter.stale, is_current=is_current
-                )
-            if failures[name] != "":
-                continue
-            wanted, answers = self._primary(name)
-            if wanted is None or wanted == answers:
-                continue
-            at_hand = self._sources.source.at_hand(name)
-            failures[name] = (
-                failure_of_primary(wanted, answers, states, told, at_hand)
-                if is_current
-                else None
+        is_current = self._is_taken_in()  # must be read before anything else
+        return {
+            name: failure_of(
+                self._look(name),
+                is_changed=name in waiter.changed,
+                is_current=is_current,
             )
-        return failures
+            for name in names
+        }
 
     def _note_late(self, waiter: Waiter | None) -> None:
         if waiter is not None and waiter.open:
@@ -291,7 +249,7 @@ class ConfigWaiters:
                 self._executor.submit(lambda: self._expire(waiter))
 
     def _expire(self, waiter: Waiter) -> None:
-        failures = self._failures_for(waiter, waiter.models, waiter.version)
+        failures = self._failures_for(waiter, waiter.models)
         unsettled = sorted(name for name, why in failures.items() if why is None)
         listed = ", ".join(unsettled[:_MAX_NAMED])
         more = len(unsettled) - _MAX_NAMED
@@ -312,14 +270,11 @@ class ConfigWaiters:
         models = tuple(
             self._outcome(each, failures.get(each.name)) for each in waiter.changes
         )
-        notes = (*waiter.notes, *self._left_to_tell(waiter, left, failures))
+        notes = (*waiter.notes, *self._left_to_tell(waiter, failures))
         waiter.on_done(ConfigOutcome(error, True, models, notes))
 
     def _left_to_tell(
-        self,
-        waiter: Waiter,
-        names: Sequence[str],
-        failures: Mapping[str, str | None],
+        self, waiter: Waiter, failures: Mapping[str, str | None]
     ) -> list[str]:
         """Returns problems with the base paths of models that are otherwise fine.
 
@@ -327,18 +282,17 @@ class ConfigWaiters:
         """
         if not waiter.is_base:
             return []
-        problems = self._sources.source.problems()
         told = [
             problem
-            for name in names
-            if failures.get(name) == ""
-            for problem in problems.get(name, ())
+            for name, why in failures.items()
+            if why == ""
+            for problem in self._look(name).problems
         ]
         left = len(told) - _MAX_NAMED
         return [*told[:_MAX_NAMED], *([f"and {left} more such"] if left > 0 else [])]
 
     def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
-        states = self._monitor.version_states(change.name)
+        states = self._look(change.name).states
         return ModelOutcome(
             change,
             Unknown(failure) if failure else None,
@@ -356,149 +310,88 @@ class ConfigWaiters:
 
 
 def failure_of(
-    states: Sequence[ServableState],
-    problems: Sequence[str],
-    stale: Collection[ServableState] = (),
-    *,
-    is_current: bool = True,
+    look: ModelLook, *, is_changed: bool = False, is_current: bool = True
 ) -> str | None:
-    """Returns why a model will not become available; "" if it is; None if unsettled.
+    """Returns why a model does not answer; "" if it does; None if that is open.
 
     Args:
-        states: States of all its versions.
-        problems: What the source says is wrong with its base path.
-        stale: States in which versions had ended before the config. They count only if
-            nothing else is known, that is, if the config had no effect.
-        is_current: Whether states and problems show the effects of the config already.
+        look: What is known of it.
+        is_changed: Whether the caller changed it: then nothing more must come of it, and
+            what is asked for and failed counts although another version serves.
+        is_current: Whether the look shows the effects of the config already.
 
     """
-    if any(state.manager_state is ManagerState.AVAILABLE for state in states):
-        return ""
-    if any(
-        state.manager_state is not ManagerState.END and not state.is_late
-        for state in states
+    states = look.states
+    if look.is_on_demand and not (
+        is_changed
+        and any(each.manager_state is not ManagerState.END for each in states)
     ):
+        return "" if is_current or not is_changed else None
+    serves = any(each.manager_state is ManagerState.AVAILABLE for each in states)
+    answers = serves if look.primary is None else look.primary == look.answers
+    if answers and not is_changed:
+        return ""
+    if not is_current or any(map(_is_on_its_way, states)):
         return None
-    late = [
+    if is_changed and look.outlook is None:
+        return None
+    if is_changed or not serves:
+        why = _what_is_wrong(look, serves)
+        if why or not serves:
+            return why or None
+    return "" if answers else _primary_is_missing(look)
+
+
+def _what_is_wrong(look: ModelLook, serves: bool) -> str:
+    """Returns why nothing more comes of a model; "" if nothing is wrong."""
+    if look.problems and not look.outlook:
+        return "; ".join(look.problems)
+    tried = [
         state
-        for state in states
-        if state.is_late and state.manager_state is not ManagerState.UNLOADING
+        for state in look.states
+        if state.is_late and state.manager_state in _MOVING
     ]
-    if late:
-        newest = max(late, key=lambda state: state.id.version)
+    if tried and not serves:
+        newest = max(tried, key=lambda state: state.id.version)
         return f"{newest.id} does not come to an end: {newest.note}"
-    failed = [state for state in states if _has_failed(state)]
-    fresh = [state for state in failed if state not in stale]
-    if fresh:
-        return _newest(fresh)
-    if not is_current:
-        return None
-    if problems:
-        return "; ".join(problems)
-    return _newest(failed) if failed else None
-
-
-def failure_of_change(
-    states: Sequence[ServableState],
-    problems: Sequence[str],
-    stale: Collection[ServableState] = (),
-    *,
-    is_current: bool = True,
-    outlook: bool | None = True,
-) -> str | None:
-    """Returns what went wrong with a model's change; "" if nothing; None if unsettled.
-
-    A version from before may serve all the time, so a change is over when nothing more
-    follows from it.
-
-    Args:
-        states: See ``failure_of``.
-        problems: See ``failure_of``.
-        stale: See ``failure_of``.
-        is_current: See ``failure_of``.
-        outlook: Whether there is a version to serve at the path in the config; None if
-            there may still come one.
-
-    """
-    if not is_current or any(_is_on_its_way(state) for state in states):
-        return None
-    known = [state.error for state in stale]
     failed = [
         state
-        for state in states
-        if _has_failed(state)
-        and not any(state.error is error for error in known)
-        and state.manager_state in (ManagerState.AVAILABLE, ManagerState.END)
+        for state in look.states
+        if state.error is not None and state.id.version in look.failed
     ]
     if failed:
-        return _newest(failed)
-    if outlook is None:
-        return None
-    if not outlook and problems:
-        return "; ".join(problems)
-    return failure_of(states, problems, stale)
+        newest = max(failed, key=lambda state: state.id.version)
+        return f"{newest.id} due to error: {newest.error}"
+    return "" if serves else "; ".join(look.problems)
 
 
-def failure_of_primary(
-    primary: int,
-    answers: int | None,
-    states: Sequence[ServableState],
-    problems: Sequence[str],
-    at_hand: Collection[int],
-) -> str | None:
-    """Returns why a primary does not answer; "" if it does; None if unsettled.
-
-    It is for a model with which nothing else is wrong. Requests that name no version
-    get only the primary. So if it is missing, that is a failure, whatever serves beside
-    it.
-
-    Args:
-        primary: The version that should answer.
-        answers: The version that does answer; None for none.
-        states: States of all its versions.
-        problems: What the source says is wrong with its base path.
-        at_hand: Versions that are under the base path.
-
-    """
-    state = next((each for each in states if each.id.version == primary), None)
-    if primary == answers:
-        return ""
-    if state is not None and state.manager_state is ManagerState.AVAILABLE:
-        return None  # requests are sent to it in a moment
-    if state is not None and _is_on_its_way(state):
-        return None
-    if state is not None and _has_failed(state):
+def _primary_is_missing(look: ModelLook) -> str | None:
+    """Returns why a named primary does not answer, whatever else does; None if it may yet."""
+    wanted = look.primary
+    state = next((each for each in look.states if each.id.version == wanted), None)
+    if state is not None and state.error is not None and wanted in look.failed:
         why = f"failed: {state.error}"
     elif state is not None and state.is_late:
         why = f"does not come to an end: {state.note}"
-    elif primary not in at_hand:
+    elif state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return None  # requests are sent to it in a moment
+    elif wanted not in look.at_hand:
         why = "is not under the base path"
-    elif problems:
-        why = f"is not loaded: {'; '.join(problems)}"
+    elif look.problems:
+        why = f"is not loaded: {'; '.join(look.problems)}"
     else:
         return None  # it is still settling, or still being copied
     meanwhile = (
         "requests that name no version get NOT_FOUND"
-        if answers is None
-        else f"version {answers} answers meanwhile"
+        if look.answers is None
+        else f"version {look.answers} answers meanwhile"
     )
-    return f"version {primary}, which is to be the primary, {why}; {meanwhile}"
-
-
-def _has_failed(state: ServableState) -> bool:
-    # A load that was cancelled is not a failure of the version: if the version is
-    # wanted again, it is loaded anew when the cancelled load has ended.
-    return state.error is not None and not isinstance(state.error, Cancelled)
+    return f"version {wanted}, which is to be the primary, {why}; {meanwhile}"
 
 
 def _is_on_its_way(state: ServableState) -> bool:
     is_coming = state.manager_state in _MOVING
     return (is_coming or state.is_changing) and not state.is_late
-
-
-def _newest(failed: Sequence[ServableState]) -> str:
-    newest = max(failed, key=lambda state: state.id.version)
-    return f"{newest.id} due to error: {newest.error}"
 
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:

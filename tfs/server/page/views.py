@@ -261,8 +261,6 @@ def _why(running: RunningConfig, name: str, primary: int | None) -> str:
         return "no version is available"
     if override is not None and override.config.traffic.HasField("primary"):
         return _MADE_BY.get(override.made_by, "an override names it")
-    if name in running.held:
-        return "it is held while another version is on trial"
     if running.effective.models[name].primary is not None:
         return "the configuration names it"
     return "it is the newest version that is available"

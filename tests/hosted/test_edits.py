@@ -14,9 +14,16 @@ from tfs.core.errors import (
     NotFound,
     ResourceExhausted,
 )
-from tfs.hosted import fleet_edits
-from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_edits import parse_model_config, read_config, room_for
+from tfs.hosted import edits
+from tfs.hosted.fleet import (
+    Fleet,
+    HostedModel,
+    Job,
+    config_text,
+    parse_model_config,
+    read_config,
+    room_for,
+)
 from tfs.hosted.fleet_state import Edit
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -31,7 +38,7 @@ def scale(name: str, least: int, most: int) -> Edit:
         now = min(max(found.num_replicas, least), most)
         return replace(found, min_replicas=least, max_replicas=most, num_replicas=now)
 
-    return fleet_edits.update_model(name, changed, "scale")
+    return edits.update_model(name, changed, "scale")
 
 
 def test_a_model_has_room_for_its_swaps() -> None:
@@ -49,11 +56,11 @@ def test_what_no_server_reads_is_refused() -> None:
 
 def test_what_has_no_room_is_refused_whole(there: EditedFleet) -> None:
     """The others keep their places, and nothing of the new one is kept."""
-    before = there.apply(fleet_edits.add_model(model("m", 60 * MIB)))
+    before = there.apply(edits.add_model(model("m", 60 * MIB)))
     with pytest.raises(ResourceExhausted, match="add a serving job"):
-        there.apply(fleet_edits.add_model(model("wide", 60 * MIB, 2)))
+        there.apply(edits.add_model(model("wide", 60 * MIB, 2)))
     with pytest.raises(AlreadyExists):
-        there.apply(fleet_edits.add_model(model("m")))
+        there.apply(edits.add_model(model("m")))
     assert there.fleet == before
 
 
@@ -61,7 +68,7 @@ def test_a_job_counts_with_all_its_replicas() -> None:
     """Three equal servers with a model are three replicas of it."""
     job = Job("local", 100 * MIB, num_replicas=3, is_ours=True)
     there = EditedFleet(job, server("b", 200 * MIB))
-    assert there.apply(fleet_edits.add_model(model("m", least=3))).placement == {
+    assert there.apply(edits.add_model(model("m", least=3))).placement == {
         "m": ("local",)
     }
     placed = there.apply(scale("m", 4, 4)).placement["m"]
@@ -72,53 +79,53 @@ def test_a_job_counts_with_all_its_replicas() -> None:
 
 def test_a_job_that_goes_has_its_models_moved(there: EditedFleet) -> None:
     """It does not leave while its models have no other place, unless told so."""
-    there.apply(fleet_edits.add_model(model("m", 60 * MIB, 2)))
+    there.apply(edits.add_model(model("m", 60 * MIB, 2)))
     with pytest.raises(ResourceExhausted):
-        there.apply(fleet_edits.drain_job("a"))
+        there.apply(edits.drain_job("a"))
     with pytest.raises(NotFound):
-        there.apply(fleet_edits.drain_job("absent"))
-    fleet = there.apply(fleet_edits.drain_job("a", force=True))
+        there.apply(edits.drain_job("absent"))
+    fleet = there.apply(edits.drain_job("a", force=True))
     assert fleet.placement == {"m": ("b",)}
-    fleet = there.apply(fleet_edits.put_job(server("c", 60 * MIB)))
+    fleet = there.apply(edits.put_job(server("c", 60 * MIB)))
     assert set(fleet.placement["m"]) == {"b", "c"}
 
 
 def test_a_job_leaves_when_it_has_nothing_left_to_do(there: EditedFleet) -> None:
     """A leaving job takes no models and goes when it is empty; others stay."""
-    (at,) = there.apply(fleet_edits.add_model(model("m"))).placement["m"]
+    (at,) = there.apply(edits.add_model(model("m"))).placement["m"]
     (other,) = {"a", "b"} - {at}
-    fleet = there.apply(fleet_edits.drain_job(at))
+    fleet = there.apply(edits.drain_job(at))
     assert fleet.placement == {"m": (other,)}
     assert fleet.jobs[at].is_leaving
-    assert there.apply(fleet_edits.drop_job(other)) is fleet
-    assert set(there.apply(fleet_edits.drop_job(at)).jobs) == {other}
-    assert there.apply(fleet_edits.drop_job(at)).placement == {"m": (other,)}
+    assert there.apply(edits.drop_job(other)) is fleet
+    assert set(there.apply(edits.drop_job(at)).jobs) == {other}
+    assert there.apply(edits.drop_job(at)).placement == {"m": (other,)}
 
 
 def test_a_job_that_is_down_is_replaced_and_welcome_back(there: EditedFleet) -> None:
     """Its models go where there is room; what is elsewhere by then stays there."""
-    (at,) = there.apply(fleet_edits.add_model(model("m"))).placement["m"]
+    (at,) = there.apply(edits.add_model(model("m"))).placement["m"]
     (other,) = {"a", "b"} - {at}
     moved = {"m": (other,)}
-    assert there.apply(fleet_edits.note_job(at, is_down=True)).placement == moved
-    fleet = there.apply(fleet_edits.note_job(at, is_down=False))
+    assert there.apply(edits.note_jobs({at: True})).placement == moved
+    fleet = there.apply(edits.note_jobs({at: False}))
     assert fleet.placement == moved
-    assert there.apply(fleet_edits.note_job(at, is_down=False)) is fleet
-    assert there.apply(fleet_edits.note_job("absent", is_down=True)) is fleet
+    assert there.apply(edits.note_jobs({at: False})) is fleet
+    assert there.apply(edits.note_jobs({"absent": True})) is fleet
 
 
 def test_a_job_that_is_changed_keeps_what_it_is(there: EditedFleet) -> None:
     """Its generation grows; servers that run are no job that the fleet starts."""
-    there.apply(fleet_edits.add_model(model("m", 60 * MIB)))
-    fleet = there.apply(fleet_edits.put_job(server("a", 200 * MIB)))
+    there.apply(edits.add_model(model("m", 60 * MIB)))
+    fleet = there.apply(edits.put_job(server("a", 200 * MIB)))
     assert (fleet.jobs["a"].memory_bytes, fleet.jobs["a"].generation) == (200 * MIB, 2)
     with pytest.raises(AlreadyExists, match="another kind"):
-        there.apply(fleet_edits.put_job(Job("a", MIB, is_ours=True)))
-    there.apply(fleet_edits.put_job(Job("ours", 100 * MIB, is_ours=True)))
-    there.apply(fleet_edits.set_addresses("ours", ("unix:/s",)))
-    fleet = there.apply(fleet_edits.put_job(Job("ours", MIB, is_ours=True)))
+        there.apply(edits.put_job(Job("a", MIB, is_ours=True)))
+    there.apply(edits.put_job(Job("ours", 100 * MIB, is_ours=True)))
+    there.apply(edits.set_addresses("ours", ("unix:/s",)))
+    fleet = there.apply(edits.put_job(Job("ours", MIB, is_ours=True)))
     assert fleet.jobs["ours"].addresses == ("unix:/s",)
-    assert there.apply(fleet_edits.set_addresses("absent", ())) is fleet
+    assert there.apply(edits.set_addresses("absent", ())) is fleet
 
 
 def num_placed(fleet: Fleet) -> int:
@@ -129,12 +136,12 @@ def test_replicas_follow_load_within_limits_and_room(there: EditedFleet) -> None
     """Load asks for no more than was allowed, nor for what has no room."""
 
     def follow(**wanted: int) -> Fleet:
-        return there.apply(fleet_edits.follow_load(wanted))
+        return there.apply(edits.follow_load(wanted))
 
-    there.apply(fleet_edits.add_model(model("m", 60 * MIB, 1, 5)))
+    there.apply(edits.add_model(model("m", 60 * MIB, 1, 5)))
     assert num_placed(follow(m=2)) == 2
     assert follow(m=3, absent=2).models["m"].num_replicas == 2
-    there.apply(fleet_edits.put_job(server("c", 100 * MIB)))
+    there.apply(edits.put_job(server("c", 100 * MIB)))
     assert num_placed(follow(m=9)) == 3
     assert num_placed(follow(m=0)) == 1
     assert num_placed(there.apply(scale("m", 2, 2))) == 2
@@ -147,41 +154,41 @@ def test_replicas_follow_load_within_limits_and_room(there: EditedFleet) -> None
 def test_traffic_goes_into_the_model_s_config(there: EditedFleet) -> None:
     """Canary, promotion and rollback are what every server is told."""
     labelled = config("m", 'version_labels { key: "x" value: 1 }')
-    text = fleet_edits.config_text(labelled)
-    there.apply(fleet_edits.add_model(HostedModel("m", text, MIB)))
+    text = config_text(labelled)
+    there.apply(edits.add_model(HostedModel("m", text, MIB)))
     traffic = model_config_pb2.Traffic(primary=1)
     traffic.canary.version = 2
-    edit = fleet_edits.set_traffic("m", traffic, "canary")
+    edit = edits.set_traffic("m", traffic, "canary")
     found = there.apply(edit).models["m"]
     assert edit.version == 2
     assert read_config(found).traffic == traffic
     assert read_config(found).version_labels["x"] == 1
     assert found.generation == 2
-    found = there.apply(fleet_edits.set_traffic("m", None, "end")).models["m"]
+    found = there.apply(edits.set_traffic("m", None, "end")).models["m"]
     assert not read_config(found).HasField("traffic")
     with pytest.raises(NotFound):
-        there.apply(fleet_edits.set_traffic("absent", None, "end"))
+        there.apply(edits.set_traffic("absent", None, "end"))
 
 
 def test_a_version_of_a_pinned_model_is_refused(there: EditedFleet) -> None:
     """It would wait for ever: who pinned another has to say what to do with it."""
-    there.apply(fleet_edits.add_model(model("m")))
-    assert there.apply(fleet_edits.add_version("m", 2)).models["m"].generation == 2
+    there.apply(edits.add_model(model("m")))
+    assert there.apply(edits.add_version("m", 2)).models["m"].generation == 2
     traffic = model_config_pb2.Traffic(primary=1)
-    there.apply(fleet_edits.set_traffic("m", traffic, "promote"))
+    there.apply(edits.set_traffic("m", traffic, "promote"))
     with pytest.raises(FailedPrecondition, match="version 1 of m is pinned"):
-        there.apply(fleet_edits.add_version("m", 3))
-    there.apply(fleet_edits.add_version("m", 1))
+        there.apply(edits.add_version("m", 3))
+    there.apply(edits.add_version("m", 1))
 
 
 def test_estimates_give_way_to_what_was_measured(there: EditedFleet) -> None:
     """A measurement replaces an estimate, unless it is close; never a stated size."""
     guessed = replace(model("guessed", 20 * MIB), is_estimate=True)
-    there.apply(fleet_edits.add_model(guessed))
-    there.apply(fleet_edits.add_model(model("said", MIB)))
+    there.apply(edits.add_model(guessed))
+    there.apply(edits.add_model(model("said", MIB)))
 
     def learn(**measured: int) -> dict[str, int]:
-        fleet = there.apply(fleet_edits.learn(measured))
+        fleet = there.apply(edits.learn(measured))
         return {name: each.memory_bytes for name, each in fleet.models.items()}
 
     close = learn(guessed=11 * MIB, said=50 * MIB, gone=MIB)
@@ -191,13 +198,13 @@ def test_estimates_give_way_to_what_was_measured(there: EditedFleet) -> None:
 
 def test_a_model_that_goes_leaves_its_room(there: EditedFleet) -> None:
     """What had no place gets it."""
-    there.apply(fleet_edits.add_model(model("m", 60 * MIB, 2)))
+    there.apply(edits.add_model(model("m", 60 * MIB, 2)))
     with pytest.raises(ResourceExhausted):
-        there.apply(fleet_edits.add_model(model("next", 60 * MIB)))
-    assert there.apply(fleet_edits.remove_model("m")).placement == {}
-    there.apply(fleet_edits.add_model(model("next", 60 * MIB)))
+        there.apply(edits.add_model(model("next", 60 * MIB)))
+    assert there.apply(edits.remove_model("m")).placement == {}
+    there.apply(edits.add_model(model("next", 60 * MIB)))
     with pytest.raises(NotFound):
-        there.apply(fleet_edits.remove_model("m"))
+        there.apply(edits.remove_model("m"))
 
 
 @pytest.mark.parametrize(

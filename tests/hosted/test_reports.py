@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.hosted.job_report import report_of
+from tfs.hosted.reports import report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 DAMAGED = "model.pt is damaged"
@@ -34,7 +34,7 @@ def test_a_model_that_answers_may_lack_what_was_asked_for(
         model.error.code, model.error.message = 5, MISSING
     report = report_of(reply)
     assert report.models["m"].problem == (said or "")
-    assert report.answers("m") == (primary is not None)
+    assert report.models["m"].primary == primary
 
 
 def test_a_registered_model_answers_and_waits_for_nothing() -> None:
@@ -44,6 +44,6 @@ def test_a_registered_model_answers_and_waits_for_nothing() -> None:
     model.residency = admin_service_pb2.ModelReport.REGISTERED
     model.versions.add(version=2, state=10)
     report = report_of(reply)
-    assert report.answers("m")
+    assert report.models["m"].primary == 2
     assert report.models["m"].versions == (2,)
     assert report.models["m"].coming == ()

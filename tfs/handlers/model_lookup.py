@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 from tfs.core.call import Call
 from tfs.core.errors import FailedPrecondition, NotFound, ServingError
@@ -76,15 +76,6 @@ class ModelLookup(Protocol):
 
         """
         ...
-
-
-@runtime_checkable
-class SharedLookup(ModelLookup, Protocol):
-    """A look-up that can also tell when several requests are all answered by one version.
-
-    Whoever is given a look-up checks once, by ``isinstance``, whether it is one of
-    these.
-    """
 
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int

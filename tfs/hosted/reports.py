@@ -1,18 +1,108 @@
-"""The reports of servers, and the routes that follow: values and pure functions."""
+"""What servers report, and what synchronizers note of it: values and pure functions.
+
+A sighting is no part of the wanted state. It is in the store for controllers, which answer
+by it, and is made anew by every look.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_edits import read_config
-from tfs.hosted.sightings import ModelSighting, ReplicaSighting
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 _States = get_model_status_pb2.ModelVersionStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSighting:
+    """How a model fares on one server. Immutable.
+
+    Attributes:
+        generation: The generation of the model that the server was told and has said to
+            serve; 0 if it is behind.
+        primary: The version that answers; None if none does.
+        versions: The versions that are available.
+        coming: The versions that are on their way there.
+        canary: The version on trial, once the trial runs.
+        problem: What is wrong; empty if nothing is.
+
+    """
+
+    generation: int = 0
+    primary: int | None = None
+    versions: tuple[int, ...] = ()
+    coming: tuple[int, ...] = ()
+    canary: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSighting:
+    """How a model fares on every server that has it, by address. Immutable."""
+
+    replicas: Mapping[str, ReplicaSighting] = field(default_factory=dict)
+
+    @property
+    def num_answering(self) -> int:
+        """On how many servers it answers."""
+        return sum(each.primary is not None for each in self.replicas.values())
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, and where; empty if nothing is."""
+        return "; ".join(
+            f"{address}: {each.problem}"
+            for address, each in self.replicas.items()
+            if each.problem
+        )
+
+    def to_row(self) -> str:
+        """Returns a text that :meth:`from_row` reads."""
+        return json.dumps({at: asdict(each) for at, each in self.replicas.items()})
+
+    @classmethod
+    def from_row(cls, text: str) -> ModelSighting:
+        """Reads what :meth:`to_row` wrote."""
+        return cls(
+            {
+                address: ReplicaSighting(
+                    **{
+                        **form,
+                        "versions": tuple(form["versions"]),
+                        "coming": tuple(form["coming"]),
+                    }
+                )
+                for address, form in json.loads(text).items()
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobSighting:
+    """How a job fares. Immutable.
+
+    Attributes:
+        answering: The addresses of its replicas that answer.
+        problem: What is wrong with the others; empty if nothing is.
+
+    """
+
+    answering: tuple[str, ...] = ()
+    problem: str = ""
+
+    def to_row(self) -> str:
+        """Returns a text that :meth:`from_row` reads."""
+        return json.dumps([self.answering, self.problem])
+
+    @classmethod
+    def from_row(cls, text: str) -> JobSighting:
+        """Reads what :meth:`to_row` wrote."""
+        answering, problem = json.loads(text)
+        return cls(tuple(answering), problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +126,9 @@ class JobReport:
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     at_s: float = field(default=0.0, compare=False)
 
-    def answers(self, name: str) -> bool:
-        """Whether a model answers requests that name no version."""
-        seen = self.models.get(name)
-        return seen is not None and seen.primary is not None
 
-
-def report_of(
-    reply: admin_service_pb2.ListModelsResponse, at_s: float = 0.0
-) -> JobReport:
-    """Returns the report in a reply of AdminService.ListModels, that came at ``at_s``."""
+def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
+    """Returns the report in a reply of AdminService.ListModels, but for its time."""
     version_bytes = {}
     for model in reply.models:
         taken = [
@@ -59,7 +142,6 @@ def report_of(
         {each.name: _sighting(each) for each in reply.models},
         version_bytes,
         {each.name: each.request_s for each in reply.models},
-        at_s,
     )
 
 
@@ -111,25 +193,22 @@ def routes_of(
             up.
 
     """
-    addresses = [each for job in fleet.jobs.values() for each in job.addresses]
-
-    def said(by: Mapping[str, JobReport], name: str) -> tuple[str, ...]:
-        return tuple(
-            each for each in addresses if each in by and by[each].answers(name)
-        )
-
-    return {name: said(reports, name) or said(silent, name) for name in fleet.models}
+    said, before = answering(fleet, reports), answering(fleet, silent)
+    return {name: said.get(name) or before.get(name, ()) for name in fleet.models}
 
 
-def config_of(
-    fleet: Fleet, names: tuple[str, ...]
-) -> model_server_config_pb2.ModelServerConfig:
-    """Returns the config that a server is told to serve."""
-    config = model_server_config_pb2.ModelServerConfig()
-    config.model_config_list.SetInParent()
-    for name in names:
-        config.model_config_list.config.append(read_config(fleet.models[name]))
-    return config
+def answering(
+    fleet: Fleet, reports: Mapping[str, JobReport]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the addresses that answer for each model, if any does, by their reports."""
+    found: dict[str, list[str]] = {}
+    for job in fleet.jobs.values():
+        for address in job.addresses:
+            report = reports.get(address, JobReport())
+            for name, seen in report.models.items():
+                if seen.primary is not None:
+                    found.setdefault(name, []).append(address)
+    return {name: tuple(each) for name, each in found.items()}
 
 
 def sightings_of(

@@ -10,13 +10,15 @@ from tests.servables.joining.batched_sums import (
     UNPROVEN,
     BatchedSums,
     Sums,
+    options_of,
     signature_of,
 )
 from tests.tensors import floats
 from tfs.core.dtype import BFLOAT16, FLOAT32, INT64, STRING
-from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.servables.joining.batching_report import traits_of
+from tfs.core.version.model_profile import SignatureProfile
+from tfs.servables.joining.join_key import JoinKeys
 
 SIGNATURE = Signature(
     Method.PREDICT,
@@ -53,7 +55,8 @@ SIGNATURE = Signature(
 )
 def test_a_queue_says_what_its_requests_have_in_common(key: object, words: str) -> None:
     """What all requests of a signature have in common is left out."""
-    assert traits_of(key, SIGNATURE) == words
+    keys = JoinKeys(SIGNATURE, SignatureProfile(), options_of())
+    assert keys.traits(key) == words
 
 
 def test_queues_of_one_signature_tell_themselves_apart() -> None:
@@ -62,6 +65,9 @@ def test_queues_of_one_signature_tell_themselves_apart() -> None:
     at = BatchedSums(Sums(signature_of(free)), UNPROVEN)
     at.submit({"x": floats((1, 2), 1, 2)})
     at.submit({"x": floats((1, 3), 1, 2, 3)})
-    assert sorted(each.in_common for each in at.batched.report()) == ["x [2]", "x [3]"]
+    assert sorted(each.in_common for each in at.batched.report(DEFAULT_SIGNATURE)) == [
+        "x [2]",
+        "x [3]",
+    ]
     at.step()
     at.close()

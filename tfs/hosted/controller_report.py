@@ -1,0 +1,192 @@
+"""What the Controller API says of a fleet: how it fares, and what is not in force yet. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tfs.hosted.fleet import Fleet, HostedModel, read_config
+from tfs.hosted.fleet_state import Snapshot
+from tfs.hosted.placement import free_bytes
+from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.store.state_store import Change
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.proto.tfs.v1 import model_config_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is waited for. Immutable.
+
+    Attributes:
+        what: In words; empty if nothing is.
+        is_stuck: Whether it failed, and will not come by itself in a while.
+
+    """
+
+    what: str = ""
+    is_stuck: bool = False
+
+
+def model_waits_for(state: Snapshot, name: str, version: int | None = None) -> Waiting:
+    """Returns what a model waits for, on the servers that answer; pure.
+
+    Args:
+        state: The fleet.
+        name: The model; one that is not in the fleet waits to be gone.
+        version: A version that is to be available as well.
+
+    """
+    model = state.fleet.models.get(name)
+    seen = state.models_seen.get(name, ModelSighting())
+    if model is None:
+        left = ", ".join(seen.replicas)
+        return Waiting(f"{left} to unload it" if left else "")
+    placed = state.fleet.placement.get(name, ())
+    if not placed:
+        return Waiting("a serving job that has room for it", is_stuck=True)
+    traffic = read_config(model).traffic
+    jobs = [state.fleet.jobs[job] for job in placed]
+    silent = []
+    for job in jobs:
+        answering = state.jobs_seen.get(job.name, JobSighting()).answering
+        if not answering and not job.is_down:
+            silent.append(job.name)
+        for address in answering:
+            there = seen.replicas.get(address, ReplicaSighting())
+            for what in _missing(model, traffic, there, version):
+                problem = there.problem
+                said = f"{what} on {address}" + (f": {problem}" if problem else "")
+                is_stuck = bool(problem) and bool(there.generation) and not there.coming
+                return Waiting(said, is_stuck)
+    return Waiting(f"{silent[0]} to answer" if silent else "")
+
+
+def job_waits_for(state: Snapshot, name: str) -> Waiting:
+    """Returns what a job waits for; one that leaves, or is gone, waits to be gone. Pure."""
+    job = state.fleet.jobs.get(name)
+    if job is None:
+        return Waiting()
+    if job.is_leaving:
+        return Waiting("its models to answer elsewhere")
+    seen = state.jobs_seen.get(name, JobSighting())
+    if len(job.addresses) > job.num_replicas:
+        return Waiting("replicas to be drained")
+    missing = job.num_replicas - len(seen.answering)
+    if missing <= 0:
+        return Waiting()
+    problem = f": {seen.problem}" if seen.problem else ""
+    return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
+
+
+def _missing(
+    model: HostedModel,
+    traffic: model_config_pb2.Traffic,
+    there: ReplicaSighting,
+    version: int | None,
+) -> Iterator[str]:
+    """Yields what a server lacks of a model."""
+    if there.generation != model.generation:
+        yield "the change"
+    if traffic.primary and there.primary != traffic.primary:
+        yield f"version {traffic.primary} as the one that answers"
+    if there.primary is None:
+        yield "a version"
+    trial = traffic.canary.version
+    if trial and there.canary != trial:
+        yield f"the trial of version {trial}"
+    if version is not None and version not in there.versions:
+        yield f"version {version}"
+    if there.coming:
+        yield f"version {there.coming[-1]}"
+
+
+def change(of: Change) -> pb.FleetChange:
+    """Returns a change."""
+    return pb.FleetChange(revision=of.revision, at_s=of.at_s, why=of.why)
+
+
+def model(state: Snapshot, name: str) -> pb.ModelInfo:
+    """Returns a model, or only the name of one that is gone."""
+    report = pb.ModelInfo(model=name, waits_for=model_waits_for(state, name).what)
+    found = state.fleet.models.get(name)
+    if found is not None:
+        report.generation = found.generation
+        report.config = found.config
+        report.hints.min_replicas = found.min_replicas
+        report.hints.max_replicas = found.max_replicas
+        report.hints.memory_bytes = found.memory_bytes
+        report.hints.cpus = found.cpus
+        report.memory_is_estimate = found.is_estimate
+        report.partition = found.partition
+        report.num_replicas = found.num_replicas
+        report.jobs.extend(state.fleet.placement[name])
+    seen = state.models_seen.get(name, ModelSighting())
+    for address, each in seen.replicas.items():
+        report.replicas.add(
+            address=address,
+            primary=each.primary,
+            available_versions=each.versions,
+            pending_versions=each.coming,
+            canary=each.canary,
+            problem=each.problem,
+        )
+    return report
+
+
+def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
+    """Returns the jobs of a fleet, and how they fare now."""
+    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
+    num_models = Counter(each for placed in fleet.placement.values() for each in placed)
+    reports = []
+    for name, job in fleet.jobs.items():
+        seen = state.jobs_seen.get(name, JobSighting())
+        reports.append(
+            pb.JobInfo(
+                job=name,
+                generation=job.generation,
+                partition=job.partition,
+                memory_bytes=job.memory_bytes,
+                free_bytes=free[name],
+                num_replicas=job.num_replicas,
+                cpus=job.cpus,
+                is_ours=job.is_ours,
+                is_down=job.is_down,
+                is_leaving=job.is_leaving,
+                num_models=num_models[name],
+                addresses=job.addresses,
+                answering=seen.answering,
+                problem=seen.problem,
+                zone=job.zone,
+            )
+        )
+    return reports
+
+
+def fleet(state: Snapshot) -> pb.FleetInfo:
+    """Returns everything but changes."""
+    return pb.FleetInfo(
+        revision=state.revision,
+        models=[model(state, name) for name in state.fleet.models],
+        jobs=jobs(state, state.fleet),
+    )
+
+
+def simulation(now: Snapshot, after: Fleet, notes: Sequence[str]) -> pb.Simulation:
+    """Returns what would be different in ``after``."""
+    report = pb.Simulation(jobs=jobs(now, after), notes=notes)
+    before = now.fleet
+    for name in sorted({*before.models, *after.models}):
+        was = before.placement.get(name, ())
+        placed = after.placement.get(name, ())
+        if set(was) == set(placed):
+            continue
+        found = after.models.get(name) or before.models[name]
+        report.moves.add(
+            model=name,
+            from_jobs=was,
+            to_jobs=placed,
+            memory_bytes=found.memory_bytes,
+        )
+    return report
