@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from tests.frontends.features import TRANSPORTS
 from tfs.core.call import Call, ListenerOptions, RpcMethod, TlsOptions
 from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
+from tfs.frontends.tls.tls_context import server_context
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/WhoAmI"
@@ -144,3 +146,12 @@ def test_bad_certificates_open_nothing(transport: str) -> None:
         served(transport, TlsOptions(b"no key", b"no certificate")),
     ):
         pass
+
+
+def test_old_versions_of_tls_are_refused() -> None:
+    """TLS 1.2 is the oldest, with forward secrecy and authenticated ciphers only."""
+    context = server_context(Certificates().tls())
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    for cipher in context.get_ciphers():
+        assert cipher["aead"]
+        assert cipher["protocol"] == "TLSv1.3" or "ECDHE" in cipher["name"]

@@ -6,7 +6,6 @@ import ssl
 from pathlib import Path
 
 from tests.certificates import Certificates
-from tfs.frontends.tls.tls_stream import TlsStream
 
 
 def trusting(made: Certificates, folder: Path | None = None) -> ssl.SSLContext:
@@ -50,15 +49,3 @@ class TlsClient:
             return self.tls.read(1 << 20)
         except ssl.SSLWantReadError:
             return b""
-
-
-def shake_hands(server: TlsStream, client: TlsClient, piece: int = 1 << 20) -> None:
-    """Completes a handshake, the client's bytes delivered in pieces."""
-    answer = b""
-    is_done = False
-    while not (is_done and client.is_done):
-        sent = client.take(answer)
-        for index in range(0, len(sent), piece):
-            is_done = server.handshake(sent[index : index + piece])
-        answer = server.take_output()
-    client.incoming.write(answer)  # session tickets

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,7 +25,6 @@ from tfs.frontends.counters import Counters
 from tfs.frontends.lingering import LingeringSockets
 from tfs.frontends.listener import Listener
 from tfs.frontends.tls.handshakes import Handshakes
-from tfs.frontends.tls.tls_stream import TlsStream
 from tfs.frontends.wire import TlsWire, Wire
 
 log = logging.getLogger(__name__)
@@ -249,14 +249,9 @@ class Clients(Generic[S]):
             self._sweep_later()
 
     def _on_trusted(
-        self,
-        listener: Listener,
-        client: socket.socket,
-        peer: Peer,
-        tls: TlsStream,
-        unsent: bytes,
+        self, listener: Listener, client: ssl.SSLSocket, peer: Peer
     ) -> None:
-        session = self._make(TlsWire(client, tls, unsent), peer, listener)
+        session = self._make(TlsWire(client), peer, listener)
         self.sessions.add(session)
         session.begin()
 

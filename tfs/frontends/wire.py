@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
+from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2.outbox import Output
-from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
 
 _KERNEL_BYTES: Final = 524_288  # kept by the kernel without being sent
 _JOINED_BYTES: Final = 32_768  # joined before they are sent, which takes 3 us
+_RECORD_BYTES: Final = 16_384  # of TLS
+_SHORT_BYTES: Final = 8_192  # records of long transfers have more
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
@@ -75,11 +79,7 @@ class Wire:
             self._queue(out)
             self.send_unsent()
             return
-        try:
-            many = len(out) > 1
-            num_sent = self.socket.sendmsg(out) if many else self.socket.send(out[0])
-        except BlockingIOError:
-            num_sent = 0
+        num_sent = self._transmit(out)
         if num_sent == num_bytes:
             out.clear()
             return
@@ -96,14 +96,18 @@ class Wire:
         unsent = self._unsent
         while unsent:
             batch = [unsent[index] for index in range(min(len(unsent), _MAX_BUFFERS))]
-            try:
-                num_sent = self.socket.sendmsg(batch)
-            except BlockingIOError:
-                return
+            num_sent = self._transmit(batch)
             self.sent_bytes += num_sent
             self._drop_sent(num_sent)
             if num_sent < sum(map(len, batch)):
                 return
+
+    def _transmit(self, parts: Sequence[Buffer]) -> int:
+        """Returns how many bytes of these the kernel has taken."""
+        try:
+            return self.socket.sendmsg(parts)
+        except BlockingIOError:
+            return 0
 
     def expect_long_answers(self) -> None:
         """Has the kernel keep little for this client, from now on."""
@@ -139,70 +143,53 @@ class Wire:
 
 
 class TlsWire(Wire):
-    """A socket over TLS, after the handshake. What is left to be sent is ciphertext.
+    """A socket over TLS, after the handshake."""
 
-    Args:
-        tls: Its encryption; may hold bytes that the client sent after the handshake.
-        unsent: The rest of the handshake that is still to be sent.
+    __slots__ = ("_tls",)
 
-    """
-
-    __slots__ = ("_has_ended", "_is_begun", "_tls")
-
-    def __init__(self, client: socket.socket, tls: TlsStream, unsent: bytes) -> None:
+    def __init__(self, client: ssl.SSLSocket) -> None:
         super().__init__(client)
-        self._tls: TlsStream | None = tls
-        self._is_begun = False
-        self._has_ended = False
-        if unsent:
-            self._queue([unsent])
+        self._tls = client
 
     def read(self, num_bytes: int) -> bytes:
-        """As in plain text; the first read returns what came with the handshake."""
-        tls = self._tls
-        if tls is None or self._has_ended:
-            raise EOFError
-        data = b""
-        if self._is_begun:
-            data = super().read(num_bytes)
-        self._is_begun = True
+        """As in plain text."""
+        parts: list[bytes] = []
+        num_left = num_bytes
         try:
-            plain, self._has_ended = tls.decrypt(data)
-        except TlsFault as fault:
-            self._send_own()  # the alert
-            raise EOFError from fault
-        self._send_own()
-        if plain:
-            return plain
-        if self._has_ended:
+            while num_left > 0:
+                part = self._tls.recv(_RECORD_BYTES)
+                if not part:
+                    break
+                parts.append(part)
+                num_left -= len(part)
+                if len(part) < _SHORT_BYTES:
+                    break  # mostly the last; to ask for another takes 3 us
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if not parts:
+                raise BlockingIOError from None
+        except OSError:
+            pass
+        if not parts:
             raise EOFError
-        raise BlockingIOError
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def send(self, out: Output) -> None:
         """As in plain text."""
-        assert self._tls is not None
-        data = b"".join(out)
-        out.clear()
-        try:
-            parts = self._tls.encrypt(data)
-        except TlsFault as fault:
-            raise ConnectionError(str(fault)) from fault
-        self._queue(list(parts))
-        self.send_unsent()
+        out[:] = [b"".join(out)]
+        super().send(out)
+
+    def _transmit(self, parts: Sequence[Buffer]) -> int:
+        num_sent = 0
+        # OpenSSL wants the same bytes again after it could not send them: a record's.
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            for part in parts:
+                for start in range(0, len(part), _RECORD_BYTES):
+                    num_sent += self._tls.send(part[start : start + _RECORD_BYTES])
+        return num_sent
 
     def end(self) -> None:
         """Sends TLS's closing alert, if the socket has room, and forgets the rest."""
-        tls, self._tls = self._tls, None  # 20 KB
-        if tls is not None and not self.unsent_bytes:
-            with contextlib.suppress(OSError):
-                self.socket.send(tls.end())
+        if not self.unsent_bytes:
+            with contextlib.suppress(OSError, ValueError):
+                self._tls.unwrap()  # does not wait for the client's own
         super().end()
-
-    def _send_own(self) -> None:
-        """Sends TLS's own output: the answer to a key update, or an alert."""
-        assert self._tls is not None
-        output = self._tls.take_output()
-        if output:
-            self._queue([output])
-            with contextlib.suppress(OSError):
-                self.send_unsent()

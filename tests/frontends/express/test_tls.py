@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
@@ -169,7 +170,75 @@ def test_a_drained_connection_says_goodbye(rig: Rig, made: Certificates) -> None
     assert client.socket.client.tls.read(1) == b""  # type: ignore[attr-defined]
 
 
+def test_a_changed_byte_ends_the_connection(rig: Rig, made: Certificates) -> None:
+    """What was not encrypted by the peer is not read, and is no failure of ours."""
+    client = secured(rig, trusting(made))
+    secret: TlsSocket = client.socket  # type: ignore[assignment]
+    sent = bytearray(secret.client.encrypt(request(1)))
+    sent[-1] ^= 1
+    secret.raw.send(sent)
+    rig.settle()
+    assert not rig.transport.clients.sessions
+    assert rig.served == []
+    assert rig.transport.clients.counters.failures == 0
+
+
 # -- handshakes ------------------------------------------------------------------------
+
+
+def test_a_handshake_may_be_cut_anyhow(rig: Rig, made: Certificates) -> None:
+    """It comes in pieces of any size, and so do the requests behind it."""
+    raw = RawClient(rig.path)
+    rig.clients.append(raw)
+    client = TlsClient(trusting(made))
+    waiting = client.take(b"")
+    while not client.is_done:
+        for index in range(0, len(waiting), 100):
+            raw.send(waiting[index : index + 100])
+            rig.settle()
+        waiting = client.take(raw.socket.recv(1 << 16))
+    waiting += client.encrypt(HELLO) + client.encrypt(request(1))
+    for index in range(0, len(waiting), 7):
+        raw.send(waiting[index : index + 7])
+        rig.settle()
+    client.incoming.write(raw.socket.recv(1 << 16))
+    assert b"ping" in client.tls.read(1 << 16) + client.read()
+
+
+@pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
+def test_a_client_must_offer_http_2(
+    rig: Rig, made: Certificates, protocols: list[str]
+) -> None:
+    """Without ALPN, or with another protocol, there is no connection."""
+    context = ssl.create_default_context(cadata=made.authority.decode())
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    raw = RawClient(rig.path)
+    rig.clients.append(raw)
+    client = TlsClient(context)
+    raw.send(client.take(b""))
+    rig.settle()
+    raw.send(client.take(raw.socket.recv(1 << 16)))
+    rig.settle()
+    assert rig.transport.clients.counters.failed_handshakes == 1
+    assert not rig.transport.clients.sessions
+
+
+def test_noise_and_endless_messages_end_a_handshake(rig: Rig) -> None:
+    """A client cannot fill memory, or keep the server busy, before it is known."""
+    hello = b"\x16\x03\x01\x40\x00\x01\x01\xff\xff" + bytes(16_380)
+    record = b"\x16\x03\x01\x40\x00" + bytes(16_384)
+    for pieces in ([b"\x16\x03\x01\xff\xff" + bytes(100)], [hello, *[record] * 20]):
+        client = rig.connect(b"")
+        for piece in pieces:
+            if not client.is_closed:
+                with contextlib.suppress(OSError):
+                    client.socket.send(piece)
+                rig.settle()
+                client.read()
+        assert client.is_closed
+    assert rig.transport.clients.counters.failed_handshakes == 2
+    assert rig.transport.budget.used_bytes == 0
 
 
 def test_a_handshake_counts_what_it_takes(rig: Rig) -> None:
@@ -234,6 +303,9 @@ def test_a_busy_server_refuses_rather_than_queues_handshakes(
         second = rig.connect(b"")
         assert second.is_closed
         assert rig.transport.clients.counters.refused_connections == 1
+        for job in executor.jobs:
+            job()
+        rig.settle()
 
 
 class _Failing:

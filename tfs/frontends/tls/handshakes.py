@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -15,11 +15,10 @@ from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.counters import Counters
 from tfs.frontends.tls.tls_context import TlsContexts
 from tfs.frontends.tls.tls_handshake import TlsHandshake
-from tfs.frontends.tls.tls_stream import TlsStream
 
-Receiver: TypeAlias = Callable[[socket.socket, Peer, TlsStream, bytes], object]
-"""Takes over a client's socket after its handshake, with what the kernel has not taken
-of it yet. The peer has the names in the client's certificate."""
+Receiver: TypeAlias = Callable[[ssl.SSLSocket, Peer], object]
+"""Takes over a client's socket after its handshake. The peer has the names in the client's
+certificate."""
 
 
 class Handshakes:
@@ -101,11 +100,10 @@ class Handshakes:
             handshake.close()
 
     def _end(
-        self, on_done: Receiver, handshake: TlsHandshake, tls: TlsStream | None
+        self, on_done: Receiver, handshake: TlsHandshake, tls: ssl.SSLSocket | None
     ) -> None:
         del self.under_way[handshake]
         if tls is None:
             self._counters.failed_handshakes += 1
         else:
-            peer = replace(handshake.peer, identity=tls.peer_names)
-            on_done(handshake.client, peer, tls, handshake.unsent)
+            on_done(tls, handshake.peer)
