@@ -10,7 +10,14 @@ from batching.turn_order import charge
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_task import Task
 from tfs.core.batch.queue_stats import EARLY, SAMPLE, SHORT_S
-from tfs.core.errors import Internal, InvalidArgument, ServingError, serving_error
+from tfs.core.errors import (
+    Code,
+    Internal,
+    InterpreterDied,
+    InvalidArgument,
+    ServingError,
+    serving_error,
+)
 
 log = logging.getLogger(__name__)
 
@@ -207,8 +214,7 @@ class Batch(Generic[TaskT]):
                 queue.run_again(others, self.oldest_s)
             queue.stats.num_failed_tasks += len(ends)
             return [tasks[index] for index in ends], [error.errors[i] for i in ends]
-        may_help = queue.retries_alone
-        if len(tasks) > 1 and may_help is not None and may_help(error):
+        if len(tasks) > 1 and _may_be_one_rows_fault(error):
             if not self.is_retry:
                 queue.is_failing = True
             half = len(tasks) // 2
@@ -217,6 +223,26 @@ class Batch(Generic[TaskT]):
             return [], []
         queue.stats.num_failed_tasks += len(tasks)
         return tasks, [error] * len(tasks)
+
+
+_ISOLATED = frozenset(
+    {
+        Code.INVALID_ARGUMENT,
+        Code.OUT_OF_RANGE,
+        Code.FAILED_PRECONDITION,
+        Code.UNKNOWN,
+        Code.INTERNAL,
+    }
+)
+
+
+def _may_be_one_rows_fault(error: ServingError) -> bool:
+    """Whether a batch that failed with this error may succeed without one of its tasks.
+
+    It may not if the batch was never computed (UNAVAILABLE, CANCELLED and the like), or
+    if its interpreter died while computing it.
+    """
+    return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
 
 def _listed(name: str, outcomes: Any, num_tasks: int) -> list[Any]:

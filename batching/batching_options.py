@@ -229,6 +229,7 @@ def _execution_rows(max_execution_batch_size: int, max_batch: int) -> int:
 def _check_allowed(
     allowed: Sequence[int], max_batch: int, execution: int, *, splits: bool
 ) -> None:
+    """Refuses sizes that :class:`.BatchQueueOptions` cannot know to be wrong."""
     if not allowed:
         return
     last = allowed[-1]
@@ -237,24 +238,12 @@ def _check_allowed(
             f"allowed_batch_sizes must not exceed {_MAX_ALLOWED_ROWS}; last entry was "
             f"{last}"
         )
-    if any(a >= b for a, b in pairwise(allowed)):
-        raise InvalidArgument(
-            "allowed_batch_sizes entries must be monotonically increasing; were "
-            f"{list(allowed)}"
-        )
-    if not splits:
-        if last != max_batch:
-            raise InvalidArgument(
-                "Last entry in allowed_batch_sizes must match max_batch_size; last "
-                f"entry was {last}; expected {max_batch}"
-            )
-        return
-    if last > max_batch:
+    if splits and last > max_batch:
         raise InvalidArgument(
             "Last entry in allowed_batch_sizes must be less than or equal to "
             f"max_batch_size; last entry was {last}; expected {max_batch}"
         )
-    if last != execution:
+    if splits and last != execution:
         raise InvalidArgument(
             "Last entry in allowed_batch_sizes must be equal to "
             f"max_execution_batch_size; last entry was {last}; expected {execution}"

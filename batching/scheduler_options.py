@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from batching.deadline_window import WindowOptions
-from tfs.core.errors import Code, InterpreterDied, InvalidArgument, ServingError
-
-_ISOLATED = frozenset(
-    {
-        Code.INVALID_ARGUMENT,
-        Code.OUT_OF_RANGE,
-        Code.FAILED_PRECONDITION,
-        Code.UNKNOWN,
-        Code.INTERNAL,
-    }
-)
-
+from tfs.core.errors import InvalidArgument
 
 _LEAST_WEIGHT: Final = 1e-6  # so that rounds can be counted
-
-
-def may_be_one_rows_fault(error: ServingError) -> bool:
-    """Whether a batch that failed with this error may succeed without one of its tasks.
-
-    It may not if the batch was never computed (UNAVAILABLE, CANCELLED and the like), or
-    if its interpreter died while computing it.
-    """
-    return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +64,6 @@ class QueuePolicy:
         padding: What to do between allowed sizes.
         window: Chooses by deadlines which tasks are worth computing; None takes tasks
             in order of arrival.
-        retries_alone: Tells whether a failed batch is run again in halves, to find
-            the task at fault; None for never.
 
     """
 
@@ -94,7 +71,6 @@ class QueuePolicy:
     max_in_flight: int | None = None
     padding: Padding = Padding.UP
     window: WindowOptions | None = None
-    retries_alone: Callable[[ServingError], bool] | None = may_be_one_rows_fault
 
     def __post_init__(self) -> None:
         if not self.weight > 0:

@@ -117,7 +117,6 @@ class SharedBatchScheduler:
         queue.run = runner.run
         queue.learn = sizes.learn
         queue.room_of = None if policy.padding is Padding.UP else sizes.room_of
-        queue.retries_alone = policy.retries_alone
         low_timeout_s = options.low.timeout_s if options.low else 0.0
         queue.is_greedy = not options.timeout_s and not low_timeout_s
         queue.note_burst = None

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from batching.batch import Batch
-from batching.scheduler_options import QueuePolicy
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tests.batching.stepped_scheduler import START_S, SteppedScheduler
 from tfs.core.batch.batch_queue import BatchQueue
@@ -127,7 +126,7 @@ def test_bad_tasks_in_a_row_do_not_fail_those_that_come_after_them() -> None:
 
 def test_errors_that_no_task_can_cause_are_not_retried() -> None:
     """UNAVAILABLE ends the batch, and so does the death of its interpreter, which the
-    task at fault would repeat; so does anything if the policy says so.
+    task at fault would repeat.
     """
     at = SteppedScheduler()
     queue, runner = at.add()
@@ -136,8 +135,6 @@ def test_errors_that_no_task_can_cause_are_not_retried() -> None:
         at.step()
         runner.fail(error)
         assert [task.error for task in tasks] == [error] * 2
-    _, runner = run_with(at, "a bad", policy=QueuePolicy(retries_alone=None))
-    assert runner.sizes == [[1, 1]]
 
 
 def test_a_retry_leaves_out_who_gave_up() -> None:

@@ -322,7 +322,6 @@ OPTIONS = (
         max_batch_size=5, max_execution_batch_size=3, enable_large_batch_splitting=True
     ),
     options_from_parameters(max_batch_size=4, max_enqueued_batches=1),
-    options_from_parameters(max_batch_size=6, policy=QueuePolicy(retries_alone=None)),
     options_from_parameters(
         max_batch_size=6, policy=QueuePolicy(window=WindowOptions())
     ),

@@ -41,7 +41,6 @@ from tfs.core.servable import (
 )
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers.request_plan import PlannedTask
 from tfs.testing.fake_call import FakeCall
 
 LOW_PRIORITY = (("tfs-priority", "low"),)
@@ -630,33 +629,6 @@ def test_latencies_are_each_requests_own_whatever_the_order() -> None:
         if snapshot.num and name == stat_names.REQUEST_LATENCY_S
     ]
     assert latency.total == pytest.approx(2 * 1.0 + 2 * 0.5)
-
-
-def test_one_that_gives_way_leaves_the_others_of_its_run_together() -> None:
-    """A call of low priority goes its own way, and costs its neighbours nothing."""
-    seen: list[InferenceTask] = []
-
-    class Watched(Model):
-        def submit(self, task: InferenceTask) -> None:
-            seen.append(task)
-            super().submit(task)
-
-    desk = Desk(SharedLookup(), is_batched=False)
-    desk.publish(Watched())
-    known(desk, message(1, 2), message(3, 4))
-    seen.clear()
-    calls = [
-        FakeCall(message(number, number), metadata=LOW_PRIORITY if number == 2 else ())
-        for number in range(5)
-    ]
-    desk.send(calls)
-    desk.finish()
-    assert [task.is_low for task in seen].count(True) == 1
-    planned = [task for task in seen if isinstance(task, PlannedTask)]
-    assert len(planned) == 4
-    for number, call in enumerate(calls):
-        x = reply_of(call).outputs["y"]
-        assert list(x.float_val) == [number, number]
 
 
 class CountingModel(Model):

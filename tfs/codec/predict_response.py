@@ -9,6 +9,7 @@ serving loop writes them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard, TypeVar
 
@@ -151,19 +152,40 @@ class PredictReplies:
             spec = spec_field(model, version, signature_name)
             if len(fields) == 1:
                 _remember(_frames, key, (head, spec))
-        if len(fields) == 1:
-            return [
-                b"".join((head, data[start : start + size], spec))  # type: ignore[arg-type]
-                for start in range(0, size * num_replies, size)
-            ]
-        replies = []
-        for index in range(num_replies):
-            parts: list[Buffer] = []
-            for head, elements, size in fields:
-                parts += (head, elements[index * size : (index + 1) * size])
-            parts.append(spec)
-            replies.append(b"".join(parts))
-        return replies
+        return cut_replies(b"", fields, spec, num_replies)
+
+
+def cut_replies(
+    before: bytes,
+    fields: Sequence[tuple[bytes, Buffer, int]],
+    after: bytes,
+    num_replies: int,
+) -> list[bytes]:
+    """Returns replies to requests that were computed together.
+
+    Args:
+        before: What every reply begins with.
+        fields: By output, what precedes its elements, those of all replies, and how many
+            bytes of them each reply gets.
+        after: What every reply ends with.
+        num_replies: How many replies.
+
+    """
+    if len(fields) == 1:
+        ((head, data, size),) = fields
+        head = before + head
+        return [
+            b"".join((head, data[start : start + size], after))
+            for start in range(0, size * num_replies, size)
+        ]
+    replies = []
+    for index in range(num_replies):
+        parts: list[Buffer] = [before]
+        for head, elements, size in fields:
+            parts += (head, elements[index * size : (index + 1) * size])
+        parts.append(after)
+        replies.append(b"".join(parts))
+    return replies
 
 
 def _is_immutable(

@@ -8,7 +8,6 @@ full names and by TensorFlow Serving's bare ones; any other name is taken for a 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final, Protocol
 
 from tfs.core.call import Call, StreamCall
@@ -31,14 +30,8 @@ SERVICES: Final = frozenset(
     }
 )
 
-MAX_MORE_WATCHERS: Final = 1024
-"""Most watches beside the first of each connection. Those need no limit of their own,
-because connections have one; and a client that spreads its calls by the servers' health
-calls none whose health it cannot watch."""
-
-MAX_WATCHERS_EACH: Final = 128
-"""Most watches of one connection, so that no client can take all of them. Watches
-through a Unix socket have the same address, and count together."""
+MAX_WATCHERS: Final = 16_384
+"""Most watches: more than there are connections, and all are told within 0.1 s."""
 
 
 class HealthReader(Protocol):
@@ -65,7 +58,6 @@ class HealthHandler:
             StreamCall, tuple[str, pb.HealthCheckResponse.ServingStatus | None]
         ] = {}
         self._is_closed = False
-        self._num_by_address: Counter[str] = Counter()
 
     def check(self, call: Call) -> None:
         """Replies with the status now; an unknown name is NOT_FOUND."""
@@ -83,18 +75,8 @@ class HealthHandler:
         """Sends the status now and after every change, until the client goes away."""
         try:
             service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
-            num_own = self._num_by_address[call.peer.address]
-            num_more = len(self._watchers) - len(self._num_by_address)
-            if num_own and num_more >= MAX_MORE_WATCHERS:
-                raise ResourceExhausted(
-                    f"{MAX_MORE_WATCHERS} health watches are open beside the first of "
-                    "each connection"
-                )
-            if num_own >= MAX_WATCHERS_EACH:
-                raise ResourceExhausted(
-                    f"{MAX_WATCHERS_EACH} health watches are open on this connection; "
-                    "end some, or watch without a name"
-                )
+            if len(self._watchers) >= MAX_WATCHERS:
+                raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
         except ServingError as error:
             call.fail(error)
             return
@@ -104,7 +86,6 @@ class HealthHandler:
         call.on_cancel(lambda: self._forget(call))
         if call.cancel.error is None:
             self._watchers[call] = (service, None)
-            self._num_by_address[call.peer.address] += 1
             self._update(call, self._status(service))
 
     def refresh(self) -> None:
@@ -118,8 +99,8 @@ class HealthHandler:
     def close(self) -> None:
         """Ends every watch. A watch that begins later ends after its first answer."""
         self._is_closed = True
-        for call in list(self._watchers):
-            self._forget(call)
+        watchers, self._watchers = self._watchers, {}
+        for call in watchers:
             call.finish()
 
     def _update(
@@ -138,12 +119,7 @@ class HealthHandler:
         return pb.HealthCheckResponse(status=status).SerializeToString()
 
     def _forget(self, call: StreamCall) -> None:
-        if self._watchers.pop(call, None) is None:
-            return
-        address = call.peer.address
-        self._num_by_address[address] -= 1
-        if not self._num_by_address[address]:
-            del self._num_by_address[address]
+        self._watchers.pop(call, None)
 
     def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
         if service == LIVENESS:

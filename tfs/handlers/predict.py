@@ -266,21 +266,23 @@ class PredictHandler:
             else:
                 template, elements = alike
                 stop = index + len(elements)
-                run: Sequence[BurstCall] = calls[index:stop]
-                if self._any_gives_way(run):
-                    run, elements = self._start_low(run, elements)
-                is_all = len(run) == len(calls)
-                if run and not self.start_alike(
-                    template, run, elements, self._form.replies, is_all=is_all
+                run = calls[index:stop]
+                # This concerns all requests that are alike. Trying again with each of
+                # them as the first would take quadratic time, just when there is too
+                # much to do.
+                if self._any_gives_way(run) or not self.start_alike(
+                    template,
+                    run,
+                    elements,
+                    self._form.replies,
+                    is_all=len(run) == len(calls),
                 ):
-                    # This concerns all requests that are alike. Trying again with each
-                    # of them as the first would take quadratic time, just when there is
-                    # too much to do.
                     for call in run:
                         self._take(call)
             index = stop
 
     def _any_gives_way(self, calls: Sequence[BurstCall]) -> bool:
+        """Tells whether one has low priority, for which there are no plans."""
         for call in calls:
             metadata = call.metadata
             if metadata is not self._ordinary:
@@ -288,20 +290,6 @@ class PredictHandler:
                     return True
                 self._ordinary = metadata
         return False
-
-    def _start_low(
-        self, calls: Sequence[BurstCall], elements: Sequence[tuple[Buffer, ...]]
-    ) -> tuple[list[BurstCall], list[tuple[Buffer, ...]]]:
-        """Starts requests of low priority, which have no plans; returns the others."""
-        others: list[BurstCall] = []
-        others_elements: list[tuple[Buffer, ...]] = []
-        for call, own in zip(calls, elements, strict=True):
-            if is_low_priority(call.metadata):
-                self._take(call)
-            else:
-                others.append(call)
-                others_elements.append(own)
-        return others, others_elements
 
     def start_alike(
         self,

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching.batching_options import BatchingOptions, options_from_parameters
-from batching.scheduler_options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
 from tests.servables.joining.batched_sums import (
@@ -362,11 +361,8 @@ def test_outputs_that_are_not_the_batchs_rows_fail_it(
     outputs: dict[str, TensorView], kind: type[ServingError], message: str
 ) -> None:
     """Nobody gets rows that may be somebody else's."""
-    policy = QueuePolicy(retries_alone=None)
-    options = BatchingOptions(policy=policy, batches_unproven=True)
-    at = BatchedSums(Misfit(outputs), options)
-    for _ in range(2):
-        _, told = at.submit({"x": floats((1, 2), 1, 2)}, output_filter=("sum",))
+    at = BatchedSums(Misfit(outputs), BatchingOptions(batches_unproven=True))
+    _, told = at.submit({"x": floats((2, 2), 1, 2, 3, 4)}, output_filter=("sum",))
     at.step()
     assert isinstance(error_of(told), kind)
     assert message in error_of(told).message

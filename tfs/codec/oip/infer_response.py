@@ -12,7 +12,7 @@ from typing import Final
 from tfs.codec import wire
 from tfs.codec.oip.datatype import datatype_of, raw_contents
 from tfs.codec.oip.infer_request import CONTENTS
-from tfs.codec.predict_response import Reply
+from tfs.codec.predict_response import Reply, cut_replies
 from tfs.codec.tensor import QUICK_VALUES
 from tfs.core.dtype import STRING, DType
 from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
@@ -85,26 +85,7 @@ def write_raw_replies(
         if not size or size >= LARGE_BYTES:
             return None
         fields.append((_RAW_TAG + wire.varint(size), data, size))
-    if len(fields) == 1:
-        ((tag, data, size),) = fields
-        head += tag
-        return [
-            b"".join((head, data[start : start + size]))
-            for start in range(0, size * num_replies, size)
-        ]
-    return [
-        b"".join(
-            [
-                head,
-                *(
-                    part
-                    for tag, data, size in fields
-                    for part in (tag, data[index * size : (index + 1) * size])
-                ),
-            ]
-        )
-        for index in range(num_replies)
-    ]
+    return cut_replies(head, fields, b"", num_replies)
 
 
 def write_typed(

@@ -112,7 +112,6 @@ class BatchQueue(Generic[TaskT]):
         "padded",
         "quantum_s",
         "retries",
-        "retries_alone",
         "room_of",
         "round_index",
         "rows_counts",
@@ -131,7 +130,6 @@ class BatchQueue(Generic[TaskT]):
     run: Callable[[Any], None]
     learn: Callable[[Sequence[TaskT], int, int, float], None]
     room_of: Callable[[int], int | None] | None
-    retries_alone: Callable[[ServingError], bool] | None
     note_burst: Callable[[Sequence[Task], Sequence[Task], float], float] | None
     is_greedy: bool
     max_in_flight: int
