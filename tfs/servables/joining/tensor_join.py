@@ -10,6 +10,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument
@@ -144,47 +148,46 @@ def fill_inner(
         InvalidArgument: There is no first element to fill with.
 
     """
-    shape = view.shape
-    if shape[1:] == inner:
+    if view.shape[1:] == inner:
         return view
-    wanted = (shape[0], *inner)
-    if isinstance(view.data, tuple):
-        if filler is None:
-            if not view.data:
-                raise _no_filler(view)
-            filler = view.data[0]
-        strings: list[bytes] = []
-        _fill_strings(view.data, 0, shape, wanted, filler, strings)
-        return TensorView(STRING, wanted, tuple(strings))
-    item_bytes = view.dtype.item_bytes
     if filler is None:
-        filler = bytes(view.data[:item_bytes])
-        if not filler:
-            raise _no_filler(view)
-    pieces: list[bytes | memoryview] = []
-    _fill_bytes(
-        memoryview(view.data), (*shape, item_bytes), (*wanted, item_bytes), filler,
-        pieces,
-    )  # fmt: skip
-    return TensorView(view.dtype, wanted, b"".join(pieces))
+        if not view.data:
+            raise InvalidArgument(
+                "Got empty tensor in batch of non-empty tensors: "
+                f"{list(view.shape)} has no first element to pad with; give its input "
+                "a pad value in the signature"
+            )
+        if view.dtype is STRING:
+            filler = view.strings[0]
+        else:
+            filler = bytes(view.buffer[: view.dtype.item_bytes])
+    array = _array_of(view)
+    filled = np.empty((view.shape[0], *inner), array.dtype)
+    filled[...] = filler if view.dtype is STRING else np.void(filler)
+    filled[tuple(map(slice, view.shape))] = array
+    return _view_of(view.dtype, filled)
 
 
 def cut_inner(view: TensorView, inner: tuple[int, ...]) -> TensorView:
     """Returns the first elements of each inner dimension, ``inner`` of them."""
     if view.shape[1:] == inner:
         return view
-    import numpy as np
+    return _view_of(view.dtype, _array_of(view)[:, *map(slice, inner)])
 
-    places = (slice(None), *map(slice, inner))
-    shape = (view.shape[0], *inner)
-    if isinstance(view.data, tuple):
+
+def _array_of(view: TensorView) -> npt.NDArray[Any]:
+    """Returns a view's elements as opaque ones, of any type."""
+    if view.dtype is STRING:
         strings = np.empty(len(view.data), dtype=object)
         strings[:] = view.data
-        return TensorView(
-            STRING, shape, tuple(strings.reshape(view.shape)[places].flat)
-        )
-    whole = np.frombuffer(view.data, np.dtype((np.void, view.dtype.item_bytes)))
-    return TensorView(view.dtype, shape, whole.reshape(view.shape)[places].tobytes())
+        return strings.reshape(view.shape)
+    opaque = np.dtype((np.void, view.dtype.item_bytes))
+    return np.ndarray(view.shape, opaque, view.buffer)
+
+
+def _view_of(dtype: DType, array: npt.NDArray[Any]) -> TensorView:
+    data = tuple(array.flat) if dtype is STRING else array.tobytes()
+    return TensorView(dtype, array.shape, data)
 
 
 def mask_of(
@@ -208,49 +211,3 @@ def mask_of(
         ones = TensorView(dtype, shape, one * math.prod(shape))
         masks.append(fill_inner(ones, inner, zero))
     return concatenate(masks)
-
-
-def _fill_bytes(
-    data: memoryview,
-    shape: tuple[int, ...],
-    wanted: tuple[int, ...],
-    filler: bytes,
-    pieces: list[bytes | memoryview],
-) -> None:
-    """Appends the pieces of one block; the last dimension counts bytes."""
-    if shape[1:] == wanted[1:]:
-        pieces.append(data)
-    else:
-        step = math.prod(shape[1:])
-        for index in range(shape[0]):
-            block = data[index * step : (index + 1) * step]
-            _fill_bytes(block, shape[1:], wanted[1:], filler, pieces)
-    missing = (wanted[0] - shape[0]) * math.prod(wanted[1:])
-    if missing:
-        pieces.append(filler * (missing // len(filler)))
-
-
-def _fill_strings(
-    data: tuple[bytes, ...],
-    start: int,
-    shape: tuple[int, ...],
-    wanted: tuple[int, ...],
-    filler: bytes,
-    strings: list[bytes],
-) -> None:
-    if shape == wanted:
-        strings.extend(data[start : start + math.prod(shape)])
-        return
-    step = math.prod(shape[1:])
-    for index in range(shape[0]):
-        _fill_strings(
-            data, start + index * step, shape[1:], wanted[1:], filler, strings
-        )
-    strings.extend([filler] * ((wanted[0] - shape[0]) * math.prod(wanted[1:])))
-
-
-def _no_filler(view: TensorView) -> InvalidArgument:
-    return InvalidArgument(
-        f"Got empty tensor in batch of non-empty tensors: {list(view.shape)} has no "
-        "first element to pad with; give its input a pad value in the signature"
-    )
