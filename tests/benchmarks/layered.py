@@ -528,7 +528,7 @@ def _fixed(kernels: Kernels, coming: Sequence[Arrival], size: int) -> Simulated:
             stages = range(kernels.whole.num_stages)
             free_s += sum(took(stage, portion) for stage in stages)
         latencies += [free_s - each.at_s for each in batch]
-    return Simulated(tuple(latencies), 0)
+    return Simulated(tuple(latencies))
 
 
 AREA = Area(

@@ -105,40 +105,6 @@ def test_calls_of_another_shape_or_beyond_the_batch_wait(bench: Bench) -> None:
     assert bench.part.stats.num_joined == 0
 
 
-def test_joiners_that_fail_fail_alone(bench: Bench) -> None:
-    """Neither the batch that runs nor who came with them is worse off."""
-    bench.hold_first()
-    bench.call("bad", torch.full((1, 2), -1.0), 1)
-    bench.call("good", torch.full((1, 2), 2.0), 2)
-    bench.release()
-    assert isinstance(bench.callers.results["bad"], ValueError)
-    assert torch.equal(bench.callers.results["good"], torch.full((1, 2), 7.0))
-    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
-
-
-def test_a_layer_that_fails_for_all_is_run_again_in_halves(bench: Bench) -> None:
-    """Only the call at fault gets its error, though they were one batch by then."""
-    bench.end = Costly(bench.clock, 1, 0.001)
-    poison = Costly(bench.clock, 1, 0.001)
-
-    def end(x: Tensor) -> Tensor:
-        if bool((x > 50).any()):
-            raise ValueError("too large")
-        return poison(x)
-
-    part = layered([bench.cheap, bench.gate, end], max_batch_size=8, clock=bench.clock)
-    part.measure(torch.ones(1, 2))
-    bench.part = part
-    bench.hold_first()
-    bench.call("bad", torch.full((1, 2), 30.0), 1)
-    bench.call("good", torch.full((1, 2), 2.0), 2)
-    bench.release()
-    assert part.stats.num_joined == 2
-    assert isinstance(bench.callers.results["bad"], ValueError)
-    assert torch.equal(bench.callers.results["good"], torch.full((1, 2), 7.0))
-    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
-
-
 def test_calls_that_cannot_be_joined_are_computed_apart(bench: Bench) -> None:
     """A layer gave them other shapes than those that run: nobody is left without answer."""
 
@@ -211,25 +177,6 @@ def test_what_no_exception_is_ends_every_call(interrupted: str) -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
     assert sorted(ended) == ["first", "second"]
-
-
-def test_answers_are_those_of_the_layers_one_after_the_other() -> None:
-    """Whoever joins whom: the sums are the model's, within rounding."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 512), nn.Linear(512, 3)
-    )
-    part = layered(net.eval(), max_batch_size=8)
-    for parameter in net.parameters():
-        parameter.requires_grad_(False)
-    part.measure(torch.rand(1, 4), budget_s=0.05)
-    rows = [torch.rand(number % 3 + 1, 4) for number in range(40)]
-    callers = Callers()
-    for index, each in enumerate(rows):
-        callers.start(index, lambda each=each: part(each).clone())  # type: ignore[misc]
-    callers.join()
-    for index, each in enumerate(rows):
-        torch.testing.assert_close(callers.results[index], net(each))
 
 
 def test_layers_may_hand_containers_on_and_take_several_arguments() -> None:

@@ -52,7 +52,6 @@ from tfs.runtime.guest.layered.stages import (
     Stage,
     StagedCall,
     Stages,
-    joined_arguments,
     shared_out,
 )
 
@@ -126,10 +125,13 @@ class BatchedPart:
         self._options = options
         self._clock = clock or MonotonicClock()
         self._layers = tuple(layers)
-        self._stages: Stages[PartCall] | None = None
-        if self._layers:
-            most = options.max_batch_rows
-            self._stages = Stages(self._layers, most, self._clock, _share)
+        self._stages = Stages[PartCall](
+            self._layers or (function,),
+            options.max_batch_rows,
+            self._clock,
+            _share,
+            options.next_allowed,
+        )
         # Guards all fields below; leaf: the function is never called under it. Notified
         # when a call came, a batch ended, or a session began or ended.
         self._changed = threading.Condition()
@@ -204,7 +206,7 @@ class BatchedPart:
     def stats(self) -> PartStats:
         """The counts so far."""
         with self._changed:
-            num_joined = self._stages.num_joined if self._stages else 0
+            num_joined = self._stages.num_joined
             return PartStats(self._num_calls, self._num_batches, num_joined)
 
     def measure(self, *args: Any, budget_s: float = 1.0, **kwargs: Any) -> None:
@@ -219,7 +221,7 @@ class BatchedPart:
             kwargs: As ``args``.
 
         """
-        if self._stages is not None:
+        if self._layers:
             self._stages.measure(args, kwargs, budget_s)
 
     def _alone(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -253,7 +255,7 @@ class BatchedPart:
             if batch and queue is not None:
                 self._changed.release()
                 try:
-                    num_runs = self._compute_all(batch, queue)
+                    num_runs = self._compute(batch, queue)
                 finally:
                     self._changed.acquire()
                 self._num_calls += len(batch)
@@ -281,14 +283,11 @@ class BatchedPart:
                 return queue.take(now_s)[0], queue
             self._clock.wait(self._changed, min(map(_due_s, waiting)))
 
-    def _compute_all(self, batch: list[PartCall], queue: BatchQueue[PartCall]) -> int:
+    def _compute(self, batch: list[PartCall], queue: BatchQueue[PartCall]) -> int:
         """Computes a batch, and the calls that join it; returns the number of runs.
 
-        Calls that join are added to the batch. If a layer fails, all are run again in
-        halves, as always, and no call joins then.
+        Calls that join are added to the batch.
         """
-        if self._stages is None:
-            return self._compute(batch)
 
         def take(rows_to_join: Callable[..., int]) -> list[PartCall]:
             if not queue.tasks:  # without the lock: a call that comes now joins later
@@ -300,35 +299,6 @@ class BatchedPart:
             return joining
 
         return self._stages.serve(batch, _RULE, take)
-
-    def _compute(self, batch: Sequence[PartCall]) -> int:
-        """Computes a batch, in halves if that fails, until each call at fault is alone.
-
-        Returns the number of runs.
-        """
-        try:
-            results = self._run(batch)
-        except BaseException as error:  # otherwise its callers would wait for ever
-            hopeless = not isinstance(error, Exception)
-            if hopeless or len(batch) == 1:
-                for call in batch:
-                    call.fail(error)
-                return 1
-            half = len(batch) // 2
-            return 1 + self._compute(batch[:half]) + self._compute(batch[half:])
-        for call, result in zip(batch, results, strict=True):
-            call.outcome = result
-        return 1
-
-    def _run(self, batch: Sequence[PartCall]) -> list[Any]:
-        if len(batch) == 1 and not self._options.allowed_rows:
-            return [self._function(*batch[0].args, **batch[0].kwargs)]
-        num_rows = sum(call.num_rows for call in batch)
-        missing = self._options.next_allowed(num_rows) - num_rows
-        args, kwargs = joined_arguments(batch, missing)
-        result = self._function(*args, **kwargs)
-        check_rows(result, num_rows + missing)
-        return shared_out(result, batch)
 
 
 def _share(value: Any, batch: Sequence[PartCall]) -> None:

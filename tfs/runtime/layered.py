@@ -19,7 +19,8 @@ it does what ``tfs.runtime.batched`` does, and checks the queue between layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
@@ -69,18 +70,12 @@ def layered(
         timeout_s=timeout_s,
         low=None,
     )
-    return BatchedPart(_Chain(chain), options, clock, chain)
+    return BatchedPart(partial(_through, chain), options, clock, chain)
 
 
-class _Chain:
-    """Layers one after the other, as one function."""
-
-    def __init__(self, layers: tuple[Stage, ...]) -> None:
-        self._layers = layers
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first, *others = self._layers
-        value = first(*args, **kwargs)
-        for layer in others:
-            value = layer(value)
-        return value
+def _through(layers: Sequence[Stage], *args: Any, **kwargs: Any) -> Any:
+    """Computes layers one after the other."""
+    value = layers[0](*args, **kwargs)
+    for layer in layers[1:]:
+        value = layer(value)
+    return value

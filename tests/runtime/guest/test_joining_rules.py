@@ -52,15 +52,6 @@ def test_nobody_joins_where_those_that_run_would_wait_in_vain(
         assert RULE.rows_to_join(table(shape), Boundary(layer, 4, [1, 1])) == 0
 
 
-def test_calls_join_whole_and_no_batch_is_larger_than_allowed() -> None:
-    """A call that does not fit keeps those behind it waiting, as in the queue."""
-    times = table(HEAVY_END, 8)
-    assert RULE.rows_to_join(times, Boundary(2, 4, [3, 3, 1])) == 3
-    assert RULE.rows_to_join(times, Boundary(2, 6, [3, 1])) == 0
-    assert RULE.rows_to_join(times, Boundary(2, 8, [1])) == 0
-    assert RULE.rows_to_join(times, Boundary(2, 2, [])) == 0
-
-
 def test_a_deadline_that_would_be_met_is_met() -> None:
     """Those that run come first; one that is lost anyway binds nobody."""
     times = table(HEAVY_END)

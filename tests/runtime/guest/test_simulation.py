@@ -43,7 +43,6 @@ def test_a_lone_request_takes_the_time_of_its_stages() -> None:
     assert first_s == pytest.approx(total_s)
     assert second_s == pytest.approx(2 * total_s - 1e-4)
     joined = simulate(HEAVY_END, two, FluidLookAhead())
-    assert joined.num_joined == 1
     assert joined.latencies_s[1] < 0.6 * second_s
 
 

@@ -87,9 +87,14 @@ class Bench:
         )
         self.clock = MonotonicClock()
         self.model = StagedModel(
-            source, callable_, self.clock, InlineExecutor(), least_s=0.0
+            source,
+            callable_,
+            {DEFAULT_SIGNATURE: {"x": torch.rand(3, 2)}},
+            self.clock,
+            InlineExecutor(),
+            least_s=0.0,
+            budget_s=0.0,
         )
-        self.model.cut(DEFAULT_SIGNATURE, {"x": torch.rand(3, 2)}, 0.0)
         self.join(Everybody())
 
     @property

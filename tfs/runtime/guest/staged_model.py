@@ -63,20 +63,25 @@ class GuestCall(StagedCall):
 
 
 class StagedModel:
-    """A guest model whose signatures may be computed in stages.
+    """A guest model of which some signatures are computed in stages. On one thread.
 
-    It is confined to one thread, and ``cut`` comes before the first call.
+    It is cut and measured when it is made, which takes seconds.
 
     Args:
         source: The version.
         guest: The model as its platform loads it.
+        rows: Three rows that differ, by signature that is computed in stages.
         clock: The clock of deadlines.
         executor: Simulates beside the model; the default is a thread of its own.
         least_s: Least seconds of a stage.
+        budget_s: How long to measure each, apart from some calls.
 
     Attributes:
         num_threads: Threads of torch for each stage.
         waiting: The calls that wait, in order; read-only.
+
+    Raises:
+        NotCut: A signature has to be computed whole; the message says why.
 
     """
 
@@ -84,20 +89,31 @@ class StagedModel:
         self,
         source: ModelSource,
         guest: TorchCallable,
+        rows: Mapping[str, Mapping[str, torch.Tensor]],
         clock: Clock | None = None,
         executor: Executor | None = None,
+        *,
         least_s: float = LEAST_STAGE_S,
+        budget_s: float = MEASURED_S,
     ) -> None:
         self.num_threads = source.intra_op_threads
         self.waiting: list[GuestCall] = []
         self._guest = guest
         self._clock = clock or MonotonicClock()
         self._executor = executor or ThreadExecutor(1, "layered")
-        self._least_s = least_s
-        self._max_rows = source.staged_rows
         self._stages: dict[str, tuple[Stages[GuestCall], Auto]] = {}
         self._is_running = False
         self._was_idle = False  # before the first of those that wait came
+        torch.set_num_threads(self.num_threads)
+        for name, inputs in rows.items():
+            if name not in guest.cuttable:
+                raise NotCut("only modules and exported graphs are cut")
+            with torch.inference_mode():
+                parts = cut(guest.cuttable[name], inputs, least_s)
+                most = source.staged_rows[name]
+                stages = Stages[GuestCall](parts, most, self._clock, self._share)
+                stages.measure((), inputs, budget_s)
+            self._stages[name] = stages, Auto(stages.times, self._executor)
 
     @property
     def status(self) -> AutoStatus | None:
@@ -106,38 +122,8 @@ class StagedModel:
             return AutoStatus(auto.rule.name, auto.gain, stages.num_joined)
         return None
 
-    def cut(
-        self,
-        signature_name: str,
-        rows: Mapping[str, torch.Tensor],
-        budget_s: float = MEASURED_S,
-    ) -> None:
-        """Cuts a signature into stages, and measures them. Blocks; before it serves.
-
-        Args:
-            signature_name: Which signature.
-            rows: Three rows that differ.
-            budget_s: How long to measure, apart from some calls.
-
-        Raises:
-            NotCut: It has to be computed whole; the message says why.
-
-        """
-        model = self._guest.cuttable.get(signature_name)
-        if model is None:
-            raise NotCut("only modules and exported graphs are cut")
-        torch.set_num_threads(self.num_threads)
-        with torch.inference_mode():
-            parts = cut(model, rows, self._least_s)
-            most = self._max_rows[signature_name]
-            stages = Stages[GuestCall](parts, most, self._clock, self._share)
-            stages.measure((), rows, budget_s)
-        self._stages[signature_name] = stages, Auto(stages.times, self._executor)
-
     def times_of(self, signature_name: str) -> StageTimes:
-        """Returns the table of a signature that was cut."""
-        if signature_name not in self._stages:
-            raise NotCut(f"{signature_name!r} was not cut")
+        """Returns the table of a signature that is computed in stages."""
         return self._stages[signature_name][0].times
 
     def add(
@@ -157,12 +143,13 @@ class StagedModel:
             end(error)
             return
         key: Hashable = None
-        if name in self._stages and num_rows <= self._max_rows[name]:
+        stages, auto = self._stages.get(name, (None, None))
+        if stages and auto and num_rows <= stages.times.max_rows:
             with suppress(ServingError):  # the model says what is wrong with it
                 key = describe((), inputs)[1]
-        if key is not None:
-            key = name, key
-            self._stages[name][1].note_arrival(arrived_s, num_rows)
+            if key is not None:
+                key = name, key
+                auto.note_arrival(arrived_s, num_rows)
         self._was_idle |= not self.waiting and not self._is_running
         self.waiting.append(
             GuestCall(
@@ -277,14 +264,13 @@ def staged(source: ModelSource, guest: GuestModel) -> StagedModel:
     if not isinstance(guest, TorchCallable):
         guest.close()
         raise NotCut(f"{source.platform} models are computed whole")
-    model = StagedModel(source, guest)
+    signatures = source.signatures
     try:
-        for name in source.staged_rows:
-            model.cut(name, _three_rows(source, source.signatures[name]))
+        rows = {k: _three_rows(source, signatures[k]) for k in source.staged_rows}
+        return StagedModel(source, guest, rows)
     except BaseException:
-        model.close()
+        guest.close()
         raise
-    return model
 
 
 def _three_rows(source: ModelSource, signature: Signature) -> dict[str, torch.Tensor]:

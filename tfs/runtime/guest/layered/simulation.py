@@ -39,12 +39,10 @@ class Simulated:
 
     Attributes:
         latencies_s: From arrival to answer, in order of arrival.
-        num_joined: How many joined a running batch.
 
     """
 
     latencies_s: tuple[float, ...]
-    num_joined: int
 
     @property
     def mean_s(self) -> float:
@@ -116,7 +114,7 @@ def simulate(
     latencies = [0.0] * num
     stage_s = took or _drawn(times)
     most = rule.most_rows(times)
-    now_s, num_joined, num_runs = 0.0, 0, 0
+    now_s, num_runs = 0.0, 0
 
     def look() -> None:
         nonlocal coming
@@ -162,11 +160,10 @@ def simulate(
                 while joining > 0:
                     running.append(waiting.popleft())
                     joining -= arrivals[running[-1]].num_rows
-                    num_joined += 1
             now_s += stage_s(stage, rows)
         for index in running:
             latencies[index] = now_s - arrivals[index].at_s
-    return Simulated(tuple(latencies), num_joined)
+    return Simulated(tuple(latencies))
 
 
 def _drawn(times: StageTimes) -> Callable[[int, int], float]:

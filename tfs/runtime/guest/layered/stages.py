@@ -83,6 +83,7 @@ class Stages(Generic[CallT]):
         max_rows: Most rows of a batch.
         clock: Measures stages; arrivals and deadlines go by it.
         share: Ends each call of a batch with its rows of a result.
+        allowed: Returns to how many rows the arguments of so many are filled up.
 
     Attributes:
         times: How long the stages take.
@@ -96,12 +97,14 @@ class Stages(Generic[CallT]):
         max_rows: int,
         clock: Clock,
         share: Callable[[Any, Sequence[CallT]], None],
+        allowed: Callable[[int], int] = int,
     ) -> None:
         self._stages = tuple(stages)
         self.times = StageTimes(len(self._stages), max_rows)
         self.num_joined = 0
         self._clock = clock
         self._share = share
+        self._allowed = allowed
         self._num_runs = 0
         self._begun_s = 0.0  # of the stage that runs
         self._last_rows = 0  # of the last stage
@@ -193,7 +196,8 @@ class Stages(Generic[CallT]):
 
         Calls that were taken, and whose own first stages failed, go to ``failed``.
         """
-        self.times.begin()
+        if len(self._stages) > 1:
+            self.times.begin()
         begun_s = self._begun_s = self._clock.now()
         value = self._begin(batch, 1)
         num_joins = 0
@@ -249,9 +253,13 @@ class Stages(Generic[CallT]):
 
     def _begin(self, calls: Sequence[CallT], stop: int) -> Any:
         """Computes the stages before ``stop`` for calls that come in together."""
-        args, kwargs = joined_arguments(calls)
         num_rows = _rows_in(calls)
+        num_missing = self._allowed(num_rows) - num_rows
+        args, kwargs = joined_arguments(calls, num_missing)
         value = self._stages[0](*args, **kwargs)
+        if num_missing:
+            check_rows(value, num_rows + num_missing)
+            value = rows_of(value, 0, num_rows)
         self._note(0, num_rows)
         for stage in range(1, stop):
             value = self._compute(stage, value, num_rows)

@@ -35,10 +35,9 @@ class StagedCalls:
         words, depth = self._slots.slab.words, FORKS.depth
         while True:
             guest = self._guest
-            if guest is None or not guest.waiting:
-                num = self._slots.wait()
-                self._looked_s = time.monotonic()
-                self._take(num)
+            is_idle = guest is None or not guest.waiting
+            self._look(is_idle=is_idle)
+            if guest is None or is_idle:
                 continue
             try:
                 guest.serve(self._look)
@@ -48,23 +47,19 @@ class StagedCalls:
             if status is not None:
                 words[JOINED] = status.num_joined
                 words[RULE] = status.as_word
-            self._look()
 
-    def _look(self) -> None:
-        slots = self._slots
-        if slots.slab.words[REQUESTS] > slots.num_taken:
-            # The doorbell orders the accesses to memory, and is about to ring.
-            self._take(slots.wait())
-        else:
-            self._looked_s = time.monotonic()
-
-    def _take(self, num: int) -> None:
-        # What came since the last look came in the middle of that, on average.
+    def _look(self, *, is_idle: bool = False) -> None:
+        """Takes the calls that came; if there is nothing else to do, waits for one."""
+        slots, num = self._slots, 0
+        # The doorbell orders the accesses to memory, and is about to ring.
+        if is_idle or slots.slab.words[REQUESTS] > slots.num_taken:
+            num = slots.wait()
         now_s = time.monotonic()
-        arrived_s = (self._looked_s + now_s) / 2
+        # What came since the last look came in the middle of that, on average.
+        arrived_s = now_s if is_idle else (self._looked_s + now_s) / 2
         self._looked_s = now_s
         for _ in range(num):
-            self._take_one(self._slots.take(), arrived_s)
+            self._take_one(slots.take(), arrived_s)
 
     def _take_one(self, taken: TakenCall, arrived_s: float) -> None:
         begun_ns = time.perf_counter_ns()
