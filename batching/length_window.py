@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from tfs.core.batch.batch_task import Task, TaskT
 
-_WEIGHT: Final = 0.1
+_CELL_WEIGHT: Final = 0.2  # of a new batch, in its place of the table
 _FORGETS: Final = 0.98  # of what was known of the line, per batch
 _LARGEST_JUMP: Final = 3.0  # a batch that took so many times as long was interrupted
 _UNKNOWN_ELEMENTS: Final = 64.0
@@ -43,27 +43,19 @@ class BatchCosts:
         """Records how long a batch took."""
         if duration_s <= 0.0:
             return
-        x = float(num_rows * elements)
         if self.num_seen > 3:
             known_s = self.predict_s(num_rows, elements)
             duration_s = min(duration_s, _LARGEST_JUMP * known_s)
         self.num_seen += 1
         # Relative errors count, so each batch weighs by its time.
-        weight = 1.0 / (duration_s * duration_s)
-        new = (
-            weight,
-            weight * x,
-            weight * duration_s,
-            weight * x * x,
-            weight * x * duration_s,
-        )
-        self._sums = [_FORGETS * a + b for a, b in zip(self._sums, new, strict=True)]
-        cell = _cell(num_rows, elements)
+        x, weight = float(num_rows * elements), 1.0 / (duration_s * duration_s)
+        new = (1.0, x, duration_s, x * x, x * duration_s)
+        pairs = zip(self._sums, new, strict=True)
+        self._sums = [_FORGETS * before + weight * each for before, each in pairs]
         ratio = duration_s / max(self._line(x), 1e-12)
-        before = self._cells.get(cell)
-        self._cells[cell] = (
-            ratio if before is None else before + 2 * _WEIGHT * (ratio - before)
-        )
+        cell = _cell(num_rows, elements)
+        before = self._cells.setdefault(cell, ratio)
+        self._cells[cell] = before + _CELL_WEIGHT * (ratio - before)
 
     def predict_s(self, num_rows: int, elements: int) -> float:
         """Returns how long a batch would take."""
@@ -133,37 +125,34 @@ class LengthWindow:
         candidates = sorted(
             tasks[:_MOST_TASKS], key=lambda task: math.prod(self._sizes_of(task))
         )
-        sizes = [self._sizes_of(task) for task in candidates]
-        rows = [task.num_rows for task in candidates]
+        sizes = list(map(self._sizes_of, candidates))
         if sizes[0] == sizes[-1]:
             return _that_fit(tasks, self._max_batch_rows), ()
-        batches = planned_batches(
-            rows, sizes, self.costs.predict_s, self._max_batch_rows
-        )
-        start, stop = self._first(batches, candidates, sizes, now_s)
+        rows = [task.num_rows for task in candidates]
+        predict_s = self.costs.predict_s
+        batches = planned_batches(rows, sizes, predict_s, self._max_batch_rows)
+        start, stop = self._first(batches, candidates, now_s)
         return candidates[start:stop], ()
 
     def observe(self, tasks: Sequence[Task], device_s: float) -> bool:
         """Learns how long a batch took."""
-        num_rows = sum([task.num_rows for task in tasks])
-        self.costs.observe(
-            num_rows, extent([self._sizes_of(t) for t in tasks]), device_s
-        )
+        self.costs.observe(*self._extent(tasks), device_s)
         return True
+
+    def _extent(self, tasks: Sequence[Task]) -> tuple[int, int]:
+        """Returns the rows of a batch, and the elements of one once it is padded."""
+        largest = map(max, zip(*map(self._sizes_of, tasks), strict=True))
+        return sum([task.num_rows for task in tasks]), math.prod(largest)
 
     def _first(
         self,
         batches: Sequence[tuple[int, int]],
         tasks: Sequence[Task],
-        sizes: Sequence[Sizes],
         now_s: float,
     ) -> tuple[int, int]:
         """Returns the batch that goes first."""
         took_s = [
-            self.costs.predict_s(
-                sum(task.num_rows for task in tasks[start:stop]),
-                extent(sizes[start:stop]),
-            )
+            self.costs.predict_s(*self._extent(tasks[start:stop]))
             for start, stop in batches
         ]
         total_s = sum(took_s)
@@ -224,11 +213,6 @@ def planned_batches(
         batches.append((cut_at[stop], stop))
         stop = cut_at[stop]
     return batches[::-1]
-
-
-def extent(sizes: Sequence[Sizes]) -> int:
-    """Returns how many elements a row has once it is padded to the largest of ``sizes``."""
-    return math.prod(map(max, zip(*sizes, strict=True)))
 
 
 def _slack_s(task: Task, now_s: float) -> float:

@@ -77,8 +77,8 @@ def cut(
     }
     if not crossing:
         raise NotCut("nowhere does a single tensor of the batch cross")
-    runs = [run(1) for _ in range(3)]
-    took = [min(each.took[node] for each in runs) for node in nodes]
+    runs = [run(1).took for _ in range(3)]
+    took = [min(each[node] for each in runs) for node in nodes]
     stages: list[Stage] = []
     entry, begin = None, 0
     for index in (*_chosen(list(crossing), took, least_s), len(nodes) - 1):
