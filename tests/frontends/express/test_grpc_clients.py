@@ -194,20 +194,6 @@ def test_metadata_of_every_kind_arrives(server: Server, channel: grpc.Channel) -
     assert future.result(PATIENCE_S) == b"done"
 
 
-def test_a_cancelled_call_frees_its_handler(
-    server: Server, channel: grpc.Channel
-) -> None:
-    """A cancelled call frees its handler, and other calls of the connection go on."""
-    hold = channel.unary_unary(HOLD, bytes, bytes)
-    echo = channel.unary_unary(ECHO, bytes, bytes)
-    for _ in range(20):
-        future = hold.future(b"", timeout=PATIENCE_S)
-        assert server.taken.acquire(timeout=PATIENCE_S)
-        future.cancel()  # type: ignore[no-untyped-call]
-        assert server.cancelled.acquire(timeout=PATIENCE_S)
-        assert echo(b"x", timeout=PATIENCE_S) == b"x"
-
-
 def test_a_client_that_cancels_thousands_is_served_on(
     server: Server, channel: grpc.Channel
 ) -> None:
@@ -223,21 +209,6 @@ def test_a_client_that_cancels_thousands_is_served_on(
     assert server.transport.clients.counters.faults == 0
 
 
-def test_retry_info_is_seen_by_the_client(channel: grpc.Channel) -> None:
-    """The client gets the RetryInfo in the trailing metadata, as bytes."""
-    busy = channel.unary_unary(BUSY, bytes, bytes)
-    with pytest.raises(grpc.RpcError) as caught:
-        busy(b"", timeout=PATIENCE_S)
-    assert isinstance(caught.value, grpc.Call)
-    (details,) = [
-        value
-        for key, value in caught.value.trailing_metadata()
-        if key == "grpc-status-details-bin"
-    ]
-    assert isinstance(details, bytes)
-    assert b"google.rpc.RetryInfo" in details
-
-
 @pytest.mark.parametrize("size", [1, 1000, 200_000])
 def test_a_server_stream_waits_for_a_slow_reader(
     channel: grpc.Channel, size: int
@@ -246,32 +217,6 @@ def test_a_server_stream_waits_for_a_slow_reader(
     ticks = channel.unary_stream(TICKS, bytes, bytes)
     answers = ticks(b"%d" % size, timeout=PATIENCE_S)
     assert [len(answer) for answer in answers] == [size] * 100
-
-
-def test_a_left_server_stream_is_told(server: Server, channel: grpc.Channel) -> None:
-    """The client cancels in the middle of large messages."""
-    ticks = channel.unary_stream(TICKS, bytes, bytes)
-    answers = ticks(b"500000", timeout=PATIENCE_S)
-    next(iter(answers))
-    answers.cancel()  # type: ignore[no-untyped-call]
-    assert server.cancelled.acquire(timeout=PATIENCE_S)
-
-
-def test_a_chat_goes_back_and_forth(channel: grpc.Channel) -> None:
-    """Each message is answered before the next is sent."""
-    chat = channel.stream_stream(CHAT, bytes, bytes)
-    turn = threading.Semaphore(1)
-
-    def speak() -> Iterator[bytes]:
-        for index in range(50):
-            assert turn.acquire(timeout=PATIENCE_S)
-            yield b"%d" % index
-
-    heard = []
-    for message in chat(speak(), timeout=PATIENCE_S):
-        heard.append(message)
-        turn.release()
-    assert heard == [b"%d" % index for index in range(50)]
 
 
 def test_asyncio_clients_with_deadlines_are_served(server: Server) -> None:

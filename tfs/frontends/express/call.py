@@ -20,9 +20,9 @@ from threading import get_ident
 
 from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
 from tfs.core.errors import DeadlineExceeded, ServingError
+from tfs.core.loop.serving_loop import Timer
 from tfs.core.servable import CancelToken
 from tfs.frontends.budget import LONG_BYTES, used_up
-from tfs.frontends.deadlines import Bucket
 from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.http2.frames import ErrorCode
@@ -50,7 +50,6 @@ class ExpressCall:
         "_client",
         "_error",
         "_on_cancel",
-        "bucket",
         "deadline_s",
         "has_message",
         "is_dispatched",
@@ -59,6 +58,7 @@ class ExpressCall:
         "metadata",
         "route",
         "stream",
+        "timer",
     )
 
     def __init__(self, client: ClientState, stream: Stream, route: RpcMethod) -> None:
@@ -70,7 +70,7 @@ class ExpressCall:
         self.is_finished = False
         self.is_dispatched = False
         self.has_message = False
-        self.bucket: Bucket[ExpressCall] | None = None
+        self.timer: Timer | None = None  # of its deadline
         self._client = client
         self._cancel: CancelToken | None = None
         self._error: ServingError | None = None
@@ -174,17 +174,7 @@ class ExpressCall:
         """Takes the only message and the client's end at once."""
         self.message = message
         self.has_message = True
-        shared, route = self._client.shared, self.route
-        arrived = shared.arrived
-        if (
-            route.burst_handler is None
-            or shared.answer_sizes.by_model
-            or (arrived and arrived[0].route is not route)
-        ):
-            self._hand_over()
-        else:
-            self.is_dispatched = True
-            arrived.append(self)
+        self._hand_over()
 
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
@@ -284,9 +274,9 @@ class ExpressCall:
             self._fail(used_up())
             return
         self.is_finished = True
-        if self.bucket is not None:
-            del self.bucket[self]
-            self.bucket = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         client.sender.send_reply(stream, message)
         client.on_answered(stream)
 
@@ -322,9 +312,9 @@ class ExpressCall:
     def _finish(self) -> None:
         self.is_finished = True
         self._on_cancel = None  # they may refer to this call, which holds its message
-        if self.bucket is not None:
-            self.bucket.pop(self, None)
-            self.bucket = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _run(self, fn: Callable[[], None]) -> None:
         try:
@@ -387,10 +377,9 @@ def _reply_to(
     held_bytes = 0
     for call in calls:
         call.is_finished = True
-        bucket = call.bucket
-        if bucket is not None:
-            del bucket[call]
-            call.bucket = None
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
         stream = call.stream
         streams.append(stream)
         if stream.ticket is not None:

@@ -31,7 +31,6 @@ from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
-from tfs.frontends.deadlines import Deadlines
 from tfs.frontends.express.call import ExpressCall, hand_over
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.published_stats import publish
@@ -105,7 +104,6 @@ class ExpressTransport:
         self._num_admitted = 0  # by then
         self._methods: MethodTable = {}
         self._of_services: dict[Collection[str] | None, MethodTable] = {}
-        self._deadlines = Deadlines(loop, ExpressCall.expire)
         self.clients = self._shared.clients = Clients(
             loop,
             self.budget,
@@ -173,7 +171,7 @@ class ExpressTransport:
             shared.opened = []
             for call in calls:
                 if not call.is_finished and call.deadline_s is not None:
-                    call.bucket = self._deadlines.add(call, call.deadline_s, now_s)
+                    call.timer = self._loop.call_at(call.deadline_s, call.expire)
         if shared.unfinished:
             # Posted at the end of the round, so that it runs in the next one.
             for go_on in shared.unfinished:
@@ -229,7 +227,6 @@ class ExpressTransport:
             session.finish_drain()
 
     def _end(self) -> None:
-        self._deadlines.close()
         self._loop.remove_round_hook(self._hand_over)
         self._loop.remove_round_hook(self._flush)
         if self._own_executor:

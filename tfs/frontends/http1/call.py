@@ -20,10 +20,10 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpReply
+from tfs.core.loop.serving_loop import Timer
 from tfs.core.servable import CancelToken
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import Ticket
-from tfs.frontends.deadlines import Bucket
 from tfs.frontends.http1.request_parser import RequestHead
 
 log = logging.getLogger(__name__)
@@ -59,11 +59,11 @@ class HttpRequestCall:
 
     Attributes:
         answer: The bytes to send; empty until the call is finished.
-        bucket: Where its deadline is kept, if it is.
         content_type: What ``reply`` sends.
         length_header: Tells how long the first of several parts is.
         is_finished: Whether it was finished, or given up.
         keeps_alive: Whether the connection goes on behind its answer.
+        timer: Ends it at its deadline, if it has outlived its round.
         ticket: What was admitted for its body, or for what it unpacks to.
         kept_bytes: What it counts in the budget besides.
         opened_s: When its head arrived.
@@ -75,7 +75,6 @@ class HttpRequestCall:
         "_on_cancel",
         "_owner",
         "answer",
-        "bucket",
         "content_type",
         "deadline_s",
         "head",
@@ -87,6 +86,7 @@ class HttpRequestCall:
         "more_headers",
         "opened_s",
         "ticket",
+        "timer",
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class HttpRequestCall:
         self.message: bytes | memoryview = b""
         self.deadline_s: float | None = None
         self.answer: list[Buffer] = []
-        self.bucket: Bucket[HttpRequestCall] | None = None
+        self.timer: Timer | None = None
         self.content_type = JSON
         self.length_header = ""
         self.is_finished = False
@@ -245,9 +245,9 @@ class HttpRequestCall:
             return
         self.is_finished = True
         self._on_cancel = None
-        if self.bucket is not None:
-            self.bucket.pop(self, None)
-            self.bucket = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         self.answer = self._written(status, content_type, headers, body)
         self._owner.on_answered(self)
 

@@ -12,7 +12,6 @@ from tfs.core.http_call import HttpHandler, TakeAlike
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
-from tfs.frontends.deadlines import Deadlines
 from tfs.frontends.http1.call import HttpRequestCall
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.request_parser import RequestHead
@@ -35,7 +34,6 @@ class HttpShared:
             the others.
         arrived: Requests that arrived in this round; see :meth:`hand_over`.
         clients: The clients; set by the transport.
-        deadlines: The deadlines of unfinished calls that began in earlier rounds.
         heads: Heads of requests by their bytes, since clients repeat them: equal bytes
             behind a whole request mean the same head.
         opened: Calls that began in this round and have a deadline.
@@ -52,14 +50,10 @@ class HttpShared:
     take_alike: TakeAlike
     arrived: list[HttpRequestCall] = field(default_factory=list)
     clients: Clients[Any] = field(init=False)
-    deadlines: Deadlines[HttpRequestCall] = field(init=False)
     heads: dict[bytes, RequestHead] = field(default_factory=dict)
     opened: list[HttpRequestCall] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
     loop_ident: int = field(default_factory=get_ident)
-
-    def __post_init__(self) -> None:
-        self.deadlines = Deadlines(self.loop, HttpRequestCall.expire)
 
     def keep_head(self, raw: bytes, head: RequestHead) -> None:
         """Keeps what a head was parsed to, if it is short and nothing else is in it."""
@@ -96,7 +90,7 @@ class HttpShared:
         calls, self.opened = self.opened, []
         for call in calls:
             if not call.is_finished and call.deadline_s is not None:
-                call.bucket = self.deadlines.add(call, call.deadline_s, now_s)
+                call.timer = self.loop.call_at(call.deadline_s, call.expire)
         dirty, self.dirty = self.dirty, []
         for flush in dirty:
             flush()

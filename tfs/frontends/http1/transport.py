@@ -109,7 +109,6 @@ class HttpTransport:
             session.flush()
 
     def _end(self) -> None:
-        self._shared.deadlines.close()
         self._loop.remove_round_hook(self._shared.hand_over)
         self._loop.remove_round_hook(self._shared.flush)
 
