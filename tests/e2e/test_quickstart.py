@@ -127,10 +127,13 @@ def test_the_readmes_model_is_served(tmp_path: Path) -> None:
     code, serve, ask = re.findall(r"^```(?:python)?\n(.*?)^```", text, re.M | re.S)[3:6]
     (tmp_path / "export.py").write_text(code)
     terminal.run("python export.py")
-    server = Serving.of(terminal.start(serve))
+    http_port = str(free_port())
+    server = Serving.of(terminal.start(serve.replace("8501", http_port)))
     try:
         server.wait_for("digits/1 is available")
-        assert "output: float32 [1, 10]" in terminal.run(ask)
+        answers = terminal.run(ask.replace("8501", http_port))
+        assert "output: float32 [1, 10]" in answers
+        assert '"predictions":[[' in answers
         assert server.stop() == 0
     finally:
         server.close()
