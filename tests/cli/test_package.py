@@ -48,7 +48,7 @@ def test_warnings_are_told_as_sentences(
     assert packaged(spec, "--out", str(tmp_path)) == 0
     told = capsys.readouterr().err
     assert "event=" not in told
-    assert "tfs package: warning: module in training mode: module " in told
+    assert "tfs package: warning: module in training mode: module=" in told
 
 
 def test_the_form_may_be_called_a_platform(tmp_path: Path) -> None:

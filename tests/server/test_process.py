@@ -252,11 +252,12 @@ def test_malloc_is_told_before_there_is_a_second_thread(
     begun: list[str] = []
     monkeypatch.setattr(serve, "apply_settings", lambda: begun.append("settings"))
 
-    def start_all(num: int) -> int:
+    def start_one() -> None:
         begun.append("threads")
-        return 0
+        raise FailedPrecondition("no more")
 
-    monkeypatch.setattr(serve, "num_startable", start_all)
+    monkeypatch.setattr(serve, "ZygoteProcess", start_one)
+    monkeypatch.setattr(serve, "_loads_in_processes", lambda _: True)
     assert main(("serve", "--model_base_path=/models/x")) == 1
     assert begun == ["settings", "threads"]
 
@@ -264,7 +265,7 @@ def test_malloc_is_told_before_there_is_a_second_thread(
 def test_a_server_without_threads_says_which_limit_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with what to raise, before or during the start, and no traceback."""
+    """One line with what to raise, and no traceback."""
     words = ("serve", "--model_base_path=/models/x", "--load_probe_budget_s=0")
 
     def refuse(*_: object) -> int:
@@ -273,12 +274,8 @@ def test_a_server_without_threads_says_which_limit_it_was(
     monkeypatch.setattr(serve, "thread_limits", lambda: "the limit is 12")
     monkeypatch.setattr("tfs.server.process.run_server", refuse)
     assert main((*words, "--interpreter_backend=inline")) == 1
-    monkeypatch.setattr(serve, "num_startable", lambda _: 3)
-    assert main(words) == 1
-    during, before = capsys.readouterr().err.splitlines()
-    assert "no thread or process can be started any more: the limit is 12" in during
-    assert "only 3 of the 16 threads" in before
-    assert "the limit is 12" in before
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "no thread or process can be started any more: the limit is 12" in told
 
 
 def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:

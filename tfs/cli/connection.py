@@ -29,12 +29,11 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 ADDRESS_VARIABLE: Final = "TFS_ADDRESS"
 
-# What our servers, and those of grpc, say of a method that they do not have.
-_NO_METHOD: Final = ("unknown method", "method not found")
-# Part of a router's message about a model that it does not know.
-_OF_A_FLEET: Final = "served by this fleet"
-# grpc's words for a socket of another user.
-_DENIED: Final = "Permission denied"
+_NOT_REACHED: Final = "failed to connect"  # grpc's words
+_HOW_TO_REACH_IT: Final = (
+    "--address, or for commands --socket, say where it is; --ca speaks TLS and trusts who "
+    "signed, --cert with --key shows a certificate of ours"
+)
 
 R = TypeVar("R", covariant=True, bound="Message")
 
@@ -133,9 +132,9 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
         try:
             yield client
         except NotFound as error:
-            status = "tfs hosted" if _OF_A_FLEET in error.message else "tfs"
             raise NotFound(
-                f"{error.message}; {status} status says what is served, or why it is not"
+                f"{error.message}; tfs status, or of a fleet tfs hosted status, says what "
+                "is served, or why it is not"
             ) from error
 
 
@@ -158,8 +157,6 @@ def ask(
                 f"{arguments.timeout_s:g} s (--timeout_s)"
             ) from error
         except Unimplemented as error:
-            if not error.message.lower().startswith(_NO_METHOD):
-                raise
             raise Unimplemented(
                 f"what answers at {target_of(arguments)} takes no commands: a fleet's "
                 "router (tfs hosted status tells of the fleet), or no server of ours "
@@ -216,27 +213,6 @@ def _client(arguments: argparse.Namespace, max_attempts: int) -> Iterator[Client
         try:
             yield client
         except Unavailable as error:
-            advice = _advice(target, error.message)
-            if advice is None:
+            if _NOT_REACHED not in error.message:
                 raise
-            raise Unavailable(f"{error.message}; {advice}") from error
-
-
-def _advice(target: str, problem: str) -> str | None:
-    """Returns what to do about a server that was not reached; None if one answered."""
-    from tfs.client.call_errors import HUNG_UP, NO_TLS, UNTRUSTED
-
-    if "failed to connect" not in problem:
-        return None
-    if target.startswith("unix:") and _DENIED in problem:
-        return (
-            "its socket is another user's: call as the user that the server runs as, or "
-            "over --address"
-        )
-    if any(words in problem for words in HUNG_UP):
-        return "--ca speaks TLS, --cert with --key shows a certificate"
-    if any(words in problem for words in NO_TLS):
-        return "leave out --ca"
-    if any(words in problem for words in UNTRUSTED):
-        return "--ca is to hold who signed it"
-    return "say with --address, or for commands --socket, where it is"
+            raise Unavailable(f"{error.message}; {_HOW_TO_REACH_IT}") from error

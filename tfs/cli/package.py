@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.cli.argument_range import Subparsers, version_number
 from tfs.cli.named_objects import named_example, named_module, named_value
-from tfs.cli.told_warnings import told_warnings
 from tfs.core.errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _add_packaging(model: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit status, 1 with a message on a mistake."""
     try:
-        with told_warnings("tfs package"):
+        with _told_warnings():
             return _run(args)
     except ServingError as error:
         print(f"tfs package: {error.message}", file=sys.stderr)
@@ -154,6 +155,26 @@ def run(args: argparse.Namespace) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"tfs package: {where}{what}", file=sys.stderr)
     return 1
+
+
+@contextlib.contextmanager
+def _told_warnings() -> Iterator[None]:
+    """Prints the exporter's warnings in a block; the form of a log suits programs."""
+
+    class Sentence(logging.Formatter):
+        def formatMessage(self, record: logging.LogRecord) -> str:
+            event, _, told = record.getMessage().removeprefix("event=").partition(" ")
+            return f"tfs package: warning: {event.replace('_', ' ')}: {told}"
+
+    log = logging.getLogger("tfs")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(Sentence())
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import resource
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.core.written_groups import written_groups
 from tfs.core.errors import Code, serving_error
 from tfs.core.system import thread_limit
-from tfs.core.system.thread_limit import is_out_of_threads, num_startable, thread_limits
+from tfs.core.system.thread_limit import is_out_of_threads, thread_limits
 
 REFUSED = RuntimeError("can't start new thread")
 
@@ -36,26 +35,6 @@ def test_a_refused_thread_is_known_by_whatever_came_of_it() -> None:
     assert is_out_of_threads(BlockingIOError(errno.EAGAIN, "fork"))
     assert not is_out_of_threads(RuntimeError("no such model"))
     assert not is_out_of_threads(FileNotFoundError(errno.ENOENT, "gone"))
-
-
-def test_threads_are_counted_and_leave_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As many threads are counted as can be started, up to the number asked for."""
-    before = threading.active_count()
-    assert num_startable(5) == 5
-    assert threading.active_count() == before
-    start, started = threading.Thread.start, list[threading.Thread]()
-
-    def refuse(thread: threading.Thread) -> None:
-        if len(started) == 3:
-            raise REFUSED
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert num_startable(5) == 3
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

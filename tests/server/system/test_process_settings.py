@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.tree import ROOT
 from tfs.runtime.process.zygote_process import BINDING, worker_environment
 from tfs.server.system.process_settings import (
     SWITCH_INTERVAL_S,
@@ -140,26 +139,3 @@ def test_a_server_leaves_its_imports_to_no_collection() -> None:
     for _, num_frozen, num_others, interval_s in found:
         assert int(num_frozen) > 20 * int(num_others)
         assert float(interval_s) == pytest.approx(SWITCH_INTERVAL_S, abs=1e-6)
-
-
-PRELOADED = """
-import os
-from tfs.server.system.process_settings import start_without_preloads
-start_without_preloads()
-print(os.getpid(), os.environ.get("LD_PRELOAD"))
-"""
-
-
-def test_a_preloaded_library_is_left_out_by_the_same_process() -> None:
-    """Whoever supervises the server sees no other process, and the log says it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PRELOADED],
-        cwd=ROOT,
-        env={**os.environ, "LD_PRELOAD": "libm.so.6"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        out, told = program.communicate(timeout=60)
-        assert out.split() == [str(program.pid), "None"]
-    assert "event=preloads_left_out libraries=libm.so.6" in told

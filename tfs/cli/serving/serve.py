@@ -20,7 +20,7 @@ from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted
 from tfs.core.system.line_output import LineOutput
 from tfs.core.system.log_lines import log_to_stderr
-from tfs.core.system.thread_limit import is_out_of_threads, num_startable, thread_limits
+from tfs.core.system.thread_limit import is_out_of_threads, thread_limits
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
@@ -29,19 +29,12 @@ from tfs.server.system.process_settings import (
     drop_thread_binding,
     open_missing_streams,
     raise_file_limit,
-    start_without_preloads,
     warn_of_group_kills,
 )
 from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
 if TYPE_CHECKING:
     from tfs.server.process import Say
-
-
-# The threads without which a server cannot start, load or end: loop, watchdog, manager,
-# source and its watcher, config, drain, log writer, two that decode, four that load and
-# two that unload.
-_NUM_THREADS: Final = 16
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -126,20 +119,12 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
-    if options.interpreter_backend is Backend.DLMOPEN:
-        start_without_preloads()
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # no stderr
         faulthandler.enable()  # a model may crash this process: then it says where
     apply_settings()  # must precede the second thread and any large block
     raise_file_limit()
     drop_thread_binding()  # must precede the zygote, and the import of torch
     warn_of_group_kills()
-    num_threads = num_startable(_NUM_THREADS)
-    if num_threads < _NUM_THREADS:
-        raise _out_of_threads(
-            f"only {num_threads} of the {_NUM_THREADS} threads that a "
-            "server begins with can be started"
-        )
     # A parent process may have set this signal to be ignored, which children inherit;
     # then the exit codes of our own child processes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -157,7 +142,11 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     except (RuntimeError, OSError) as error:
         if not is_out_of_threads(error):
             raise
-        raise _out_of_threads("no thread or process can be started any more") from error
+        raise ResourceExhausted(
+            f"no thread or process can be started any more: {thread_limits()}; raise what "
+            "is too low: each process that runs models takes a few more "
+            "(--num_interpreters)"
+        ) from error
     finally:
         if zygote is not None:
             zygote.close()
@@ -181,13 +170,6 @@ def _end_beside_calls(code: int) -> None:
         ):  # full, closed, or None
             stream.flush()
     os._exit(code)
-
-
-def _out_of_threads(what: str) -> ResourceExhausted:
-    return ResourceExhausted(
-        f"{what}: {thread_limits()}; raise what is too low: each process that runs models "
-        "takes a few more (--num_interpreters)"
-    )
 
 
 def _loads_in_processes(options: ServerOptions) -> bool:

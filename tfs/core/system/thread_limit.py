@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import resource
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -25,26 +24,6 @@ def is_out_of_threads(error: BaseException) -> bool:
         or (isinstance(each, OSError) and each.errno == errno.EAGAIN)
         for each in chain_of(error)
     )
-
-
-def num_startable(wanted: int) -> int:
-    """Returns how many of ``wanted`` threads can be started now; ends them again."""
-    is_over = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for index in range(wanted):
-            thread = threading.Thread(
-                target=is_over.wait, name=f"thread-limit-{index}", daemon=True
-            )
-            thread.start()
-            started.append(thread)
-    except RuntimeError:
-        pass
-    finally:
-        is_over.set()
-        for thread in started:
-            thread.join()
-    return len(started)
 
 
 def thread_limits(proc: Path = PROC, groups: Path = GROUPS) -> str:

@@ -1,10 +1,8 @@
 """Re-reads the config file when it changes.
 
 It is polled and not watched: editors, ConfigMap mounts and network file systems replace
-the file in ways that events miss, and one ``stat`` a second costs nothing. The bytes
-decide, not the time stamp, so touching the file changes nothing. A time stamp that is
-very recent is not trusted, because two edits within one tick of the file system's clock
-look alike.
+the file in ways that events miss, and reading it once a second costs next to nothing. The
+bytes decide, not the time stamp.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ from tfs.core.system.thread_join import join_by
 log = logging.getLogger(__name__)
 
 _MAX_CONFIG_BYTES: Final = 64 << 20
-# The coarsest clock of a file system in use (FAT) ticks every two seconds.
-_STAMP_TICK_S: Final = 2.5
 _LONGEST_CLOSE_S: Final = 5.0
 
 
@@ -55,8 +51,8 @@ def read_config_file(path: str, message: str = "ModelServerConfig") -> str:
         raise InvalidArgument(f"config file {path} is not UTF-8 text") from error
 
 
-def look_at_config_file(path: str) -> os.stat_result:
-    """Returns the ``stat`` of a file that will be read again and again.
+def look_at_config_file(path: str) -> None:
+    """Checks that a file can be read again and again.
 
     Raises:
         FailedPrecondition: It is not a regular file; opening a pipe could block for
@@ -64,10 +60,8 @@ def look_at_config_file(path: str) -> os.stat_result:
         OSError: It does not exist, or may not be looked at.
 
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise FailedPrecondition(f"{path} is not a regular file")
-    return found
 
 
 class ConfigFileWatch:
@@ -103,8 +97,6 @@ class ConfigFileWatch:
         self._clock = clock
         self._poll_wait_s = poll_wait_s
         self._on_problem = on_problem
-        self._stamp: tuple[int, ...] | None = None
-        self._stamp_since_s = 0.0
         self._problem = ""
         # Guards _closed and _is_asked; wakes the thread. Nothing is called under it.
         self._changed = threading.Condition()
@@ -142,26 +134,13 @@ class ConfigFileWatch:
 
     def poll(self) -> bool:
         """Looks once; returns whether a new content was handed to ``apply``."""
-        now_s = self._clock.now()
         try:
-            found = look_at_config_file(self._path)
-            stamp = (
-                found.st_dev,
-                found.st_ino,
-                found.st_size,
-                found.st_mtime_ns,
-                found.st_ctime_ns,
-            )
-            if stamp != self._stamp:
-                self._stamp_since_s = now_s
-            elif now_s - self._stamp_since_s > _STAMP_TICK_S:
-                return False
+            look_at_config_file(self._path)
             text = read_config_file(self._path)
         except OSError as error:
             return self._leave(f"{self._path}: {error.strerror}")
         except (FailedPrecondition, InvalidArgument) as error:
             return self._leave(error.message)
-        self._stamp = stamp
         if self._problem:
             self._note_problem("")
         if text == self._text:
@@ -172,7 +151,6 @@ class ConfigFileWatch:
 
     def _leave(self, problem: str) -> bool:
         """Records why the file could not be read this time; applies nothing."""
-        self._stamp = None
         if problem != self._problem:
             self._note_problem(problem)
             log.error("event=config_file_unreadable problem=%s", problem)

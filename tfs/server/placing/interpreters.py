@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import grp
-import importlib.util
 import itertools
 import os
 import pwd
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
@@ -212,7 +209,6 @@ def _import_torch() -> None:
     if is_new:
         for name, value in UNCOMPILED.items():
             os.environ.setdefault(name, value)
-        map_torch_libraries()
         gc.disable()  # importing makes no garbage to collect
     try:
         from tfs.runtime.inline import script_functions
@@ -283,31 +279,3 @@ def user_of(text: str) -> tuple[int, int]:
             "host, or numbers as uid:gid"
         ) from error
     return user_id, group_id
-
-
-# The order and the flags are torch's own: later libraries look up symbols of the first
-# one globally. Neither library calls Python, so neither needs its lock.
-_LIBRARIES: Final = (
-    ("libtorch_global_deps.so", os.RTLD_NOW | os.RTLD_GLOBAL),
-    ("libtorch.so", os.RTLD_NOW),
-)
-
-
-def map_torch_libraries() -> int:
-    """Maps the libraries that ``import torch`` would map; returns how many are mapped now.
-
-    Blocks, without Python's lock. A library that does not exist or cannot be mapped is
-    left to the import, which reports that.
-    """
-    spec = importlib.util.find_spec("torch")
-    folders = (spec.submodule_search_locations if spec is not None else None) or ()
-    dlopen = ctypes.CDLL(None).dlopen
-    dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
-    dlopen.restype = ctypes.c_void_p
-    num_mapped = 0
-    for folder in folders:
-        for name, flags in _LIBRARIES:
-            path = Path(folder, "lib", name)
-            if path.exists() and dlopen(os.fsencode(path), flags):
-                num_mapped += 1
-    return num_mapped

@@ -44,27 +44,6 @@ def open_missing_streams() -> None:
             os.set_inheritable(fd, True)
 
 
-def start_without_preloads() -> None:
-    """Replaces this program by the same one without ``LD_PRELOAD``; returns if it is not set.
-
-    It is for private Pythons, which have nothing of what is preloaded and use the C library's
-    allocator: memory that one allocator gave would be returned to another.
-    """
-    preloaded = os.environ.get("LD_PRELOAD")
-    if not preloaded:
-        return
-    log.warning(
-        "event=preloads_left_out libraries=%s hint='LD_PRELOAD does not reach private "
-        "Pythons (dlmopen), and memory would be returned to another allocator'",
-        preloaded,
-    )
-    logging.shutdown()
-    environment = {
-        name: os.environ[name] for name in os.environ if name != "LD_PRELOAD"
-    }
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-
-
 def raise_file_limit(wanted: int = WANTED_FILES) -> int:
     """Raises this process's limit as far as it may; returns the limit in force.
 
