@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -33,7 +33,7 @@ from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_status import ModelStatusHandler
 from tfs.handlers.open_streams import OpenStreams
-from tfs.handlers.operating.admin import Admin, admin_methods
+from tfs.handlers.operating.admin import admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.operating.reload_config import ReloadConfigHandler
 from tfs.handlers.reflection import ReflectionHandler
@@ -51,14 +51,9 @@ from tfs.testing.fake_call import FakeCall
 from tfs.testing.held_executor import HeldExecutor
 
 
-class UnaskedAdmin:
-    """Has every method of an operator's interface; none of them may be called."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def refuse(*_: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return refuse
+def unasked(asked: object) -> None:
+    """An operator who must not be asked."""
+    raise AssertionError(asked)
 
 
 class FakeBackend:
@@ -252,7 +247,7 @@ def test_an_operator_asks_short_questions() -> None:
     """Only a configuration may be long."""
     longest = dict.fromkeys(("ApplyConfig", "Aspire"), CONFIG_BYTES)
     longest["ListModels"] = NAMES_BYTES
-    for method in admin_methods(cast(Admin, UnaskedAdmin()), AdminAccess()):
+    for method in admin_methods(unasked, AdminAccess()):
         most = longest.get(method.path.rpartition("/")[2], QUESTION_BYTES)
         call = FakeCall(bytes(most + 1))
         method.handler(call)
@@ -536,7 +531,7 @@ def test_reflection_answers_unknown_symbols_in_the_stream() -> None:
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_lists_what_is_answered(version: str) -> None:
     """The service that operates the server too, where there is one; SessionRun not."""
-    backend, admin = FakeBackend(), cast(Admin, UnaskedAdmin())
+    backend, admin = FakeBackend(), unasked
     health = HealthHandler(backend)
     for listed, operator in ((5, None), (6, admin)):
         table = method_table(OneModel(), backend, backend, health, admin=operator)
@@ -552,7 +547,7 @@ def test_reflection_lists_what_is_answered(version: str) -> None:
 
 def test_health_knows_every_service_that_reflection_lists() -> None:
     """Probes may name any of them."""
-    backend, admin = FakeBackend(), cast(Admin, UnaskedAdmin())
+    backend, admin = FakeBackend(), unasked
     health = HealthHandler(backend)
     table = method_table(OneModel(), backend, backend, health, admin=admin)
     request = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -129,14 +129,14 @@ class Operation:
             (parsed,) = message.model_config_list.config
             canary: model_config_pb2.Canary = parsed.traffic.canary
             request.canary.CopyFrom(canary)
-        yield from _notes(self._operator.ask("set_canary", request).outcome)
+        yield from _notes(self._operator.ask(request).outcome)
 
     def _do_promote(self, *words: str) -> Iterator[str]:
         request = pb.PromoteRequest(model=NAME, force="force" in words)
         for word in words:
             if word.isdigit():
                 request.version = int(word)
-        reply = self._operator.ask("promote", request)
+        reply = self._operator.ask(request)
         yield f"-> version {reply.version}"
         yield from _notes(reply.outcome)
 
@@ -144,13 +144,13 @@ class Operation:
         request = pb.RollbackRequest(model=NAME, end=word == "end")
         if word.isdigit():
             request.version = int(word)
-        reply = self._operator.ask("rollback", request)
+        reply = self._operator.ask(request)
         yield f"-> version {reply.version}"
         yield from _notes(reply.outcome)
 
     def _do_reset(self) -> Iterator[str]:
         request = pb.ResetOverrideRequest(model=NAME)
-        yield from _notes(self._operator.ask("reset_override", request).outcome)
+        yield from _notes(self._operator.ask(request).outcome)
 
     # -- requests ------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Operation:
 
     def _do_report(self) -> Iterator[str]:
         request = pb.ListModelsRequest(models=[NAME])
-        (report,) = self._operator.ask("list_models", request).models
+        (report,) = self._operator.ask(request).models
         primary = report.primary if report.HasField("primary") else "none"
         yield f"= primary {primary}"
         for label in report.labels:

@@ -92,7 +92,7 @@ def test_setting_the_canary_again_ends_the_rejection_for_good(tmp_path: Path) ->
     reject(operator.env)
     guard = model_config_pb2.Guard(max_error_rate=0.0)
     canary = model_config_pb2.Canary(version=2, tee_fraction=1.0, guard=guard)
-    operator.ask("set_canary", pb.SetCanaryRequest(model="a", canary=canary))
+    operator.ask(pb.SetCanaryRequest(model="a", canary=canary))
     assert operator.model().canary.phase != pb.CanaryReport.REJECTED
     again = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))
     assert again.model().canary.phase != pb.CanaryReport.REJECTED
@@ -102,9 +102,9 @@ def test_a_rejection_outlives_a_rollback(tmp_path: Path) -> None:
     """Its end brings the trial back, but no callers to the version that was rejected."""
     operator = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))
     reject(operator.env)
-    operator.ask("rollback", pb.RollbackRequest(model="a", version=1))
+    operator.ask(pb.RollbackRequest(model="a", version=1))
     assert not operator.model().HasField("canary")
-    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    operator.ask(pb.ResetOverrideRequest(model="a"))
     assert operator.model().canary.phase == pb.CanaryReport.REJECTED
 
 
@@ -131,7 +131,7 @@ def test_a_rejected_version_is_never_the_default(policy: str) -> None:
         env.apply(model("a", "", extra))
         env.look()
         assert env.served("a") == 1
-    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    operator.ask(pb.ResetOverrideRequest(model="a"))
     env.look()
     assert env.served("a") == 1
     env.add_version("a", 3)
@@ -145,7 +145,7 @@ def test_a_trial_by_command_names_what_answers_as_primary() -> None:
     env = operator.env
     for version in (4, 5, 6):
         canary = model_config_pb2.Canary(version=version, tee_fraction=1.0)
-        operator.ask("set_canary", pb.SetCanaryRequest(model="a", canary=canary))
+        operator.ask(pb.SetCanaryRequest(model="a", canary=canary))
         env.add_version("a", version)
         env.look()
         assert env.served("a") == 3
@@ -169,14 +169,14 @@ def test_what_was_rejected_answers_if_somebody_names_it(tmp_path: Path) -> None:
     reject(operator.env)
     env = operator.env
     assert env.served("a") == 3
-    operator.ask("rollback", pb.RollbackRequest(model="a"))
+    operator.ask(pb.RollbackRequest(model="a"))
     assert env.served("a") == 1
     with pytest.raises(FailedPrecondition, match="rejected"):
-        operator.ask("promote", pb.PromoteRequest(model="a", version=2))
-    operator.ask("promote", pb.PromoteRequest(model="a", version=2, force=True))
+        operator.ask(pb.PromoteRequest(model="a", version=2))
+    operator.ask(pb.PromoteRequest(model="a", version=2, force=True))
     assert env.served("a") == 2
     env.apply(model("a", "", ALL))
-    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    operator.ask(pb.ResetOverrideRequest(model="a"))
     assert env.served("a") == 3
 
 

@@ -28,11 +28,11 @@ class Operator:
         reports = ServerReports(env.core, env.clock, facts)
         self.admin = CoreAdmin(env.core, env.clock, reports)
 
-    def ask(self, method: str, request: Any, settles: bool = True) -> Any:
+    def ask(self, request: Any, settles: bool = True) -> Any:
         """Returns the reply; raises the error."""
         answers: list[Any] = []
         asked = Asked(request, "test", None, answers.append)
-        getattr(self.admin, method)(asked)
+        self.admin(asked)
         if settles:
             self.env.settle()
         (answer,) = answers
@@ -43,13 +43,13 @@ class Operator:
     def model(self) -> pb.ModelReport:
         """Returns the report of a."""
         request = pb.ListModelsRequest(models=["a"])
-        (report,) = self.ask("list_models", request).models
+        (report,) = self.ask(request).models
         assert isinstance(report, pb.ModelReport)
         return report
 
     def show(self) -> pb.GetConfigResponse:
         """Returns the running config."""
-        reply = self.ask("get_config", pb.GetConfigRequest())
+        reply = self.ask(pb.GetConfigRequest())
         assert isinstance(reply, pb.GetConfigResponse)
         return reply
 

@@ -122,11 +122,11 @@ def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
     operator.env.core.config.note_refusal(
         Origin.CONFIG_FILE, "/models.config", InvalidArgument("line 3: no }")
     )
-    notes = operator.ask("list_models", pb.ListModelsRequest()).notes
+    notes = operator.ask(pb.ListModelsRequest()).notes
     assert any("/models.config" in note and "line 3" in note for note in notes)
     text = config(model("a", "", ALL))
-    operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
-    notes = operator.ask("list_models", pb.ListModelsRequest()).notes
+    operator.ask(pb.ApplyConfigRequest(text=text))
+    notes = operator.ask(pb.ListModelsRequest()).notes
     assert not any("refused" in note for note in notes)
 
 
@@ -176,7 +176,7 @@ def test_the_text_of_a_configuration_is_read_off_the_serving_loop(
     env.add_version("a", 1)
     env.start(config(model("a")))
     request = pb.ApplyConfigRequest(text=config(model("a")))
-    assert Operator(env).ask("apply_config", request).applied
+    assert Operator(env).ask(request).applied
     assert [name.rpartition("-")[0] for name in readers] == ["config"]
     assert env.close()
 
@@ -191,7 +191,7 @@ def test_a_model_that_is_not_configured_is_not_found() -> None:
     """A typo is no empty list."""
     operator = operating(1)
     with pytest.raises(NotFound, match="typo"):
-        operator.ask("list_models", pb.ListModelsRequest(models=["typo"]))
+        operator.ask(pb.ListModelsRequest(models=["typo"]))
 
 
 def test_the_server_says_what_it_counts_when_asked() -> None:
@@ -200,10 +200,10 @@ def test_the_server_says_what_it_counts_when_asked() -> None:
     operator.stats.counter("things", kind="b").add(2)
     operator.stats.gauge("things", lambda: 7, kind="a")
     operator.stats.histogram("took_s", (1.0, 2.0)).observe(1.5)
-    reply = operator.ask("list_models", pb.ListModelsRequest())
+    reply = operator.ask(pb.ListModelsRequest())
     assert not reply.server.stats
     request = pb.ListModelsRequest(include_stats=True)
-    first, second, third = operator.ask("list_models", request).server.stats
+    first, second, third = operator.ask(request).server.stats
     assert (first.name, dict(first.labels), first.value) == ("things", {"kind": "a"}, 7)
     assert (dict(second.labels), second.value) == ({"kind": "b"}, 2)
     assert list(third.histogram.counts) == [0, 1, 0]
@@ -211,7 +211,7 @@ def test_the_server_says_what_it_counts_when_asked() -> None:
 
 def test_the_server_reports_itself() -> None:
     """A status without a model tells state, versions and memory of the server."""
-    reply = operating(1).ask("list_models", pb.ListModelsRequest())
+    reply = operating(1).ask(pb.ListModelsRequest())
     assert reply.server.state == pb.ServerReport.SERVING
     assert reply.server.tfs_version == "0.1"
     assert reply.server.resident_bytes > 0
@@ -223,7 +223,7 @@ def test_a_server_of_which_no_model_can_answer_does_not_say_that_it_serves() -> 
     env = Environment()
     env.broken.add(env.add_version("a", 1))
     env.start(config(model("a")))
-    server = Operator(env).ask("list_models", pb.ListModelsRequest()).server
+    server = Operator(env).ask(pb.ListModelsRequest()).server
     assert server.state == pb.ServerReport.NOT_SERVING
     assert not env.core.readiness.is_ready()
     assert server_lines(server, 1)[0].startswith("NOT_SERVING, 1 model(s)")
@@ -235,7 +235,7 @@ def test_the_server_says_what_models_may_use_together() -> None:
     tracker.reserve(ResourceAllocation.ram(5 << 20))
     env = operating(1).env
     (limited, free) = (
-        Operator(env, memory).ask("list_models", pb.ListModelsRequest()).server
+        Operator(env, memory).ask(pb.ListModelsRequest()).server
         for memory in (tracker, None)
     )
     assert limited.memory_limit_bytes == 1 << 30
@@ -251,7 +251,7 @@ def test_an_applied_config_is_told_model_by_model() -> None:
     operator = operating(1)
     operator.env.add_version("b", 1)
     text = config(model("a", "", "transition: RESOURCE_PRESERVING"), model("b"))
-    reply = operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
+    reply = operator.ask(pb.ApplyConfigRequest(text=text))
     assert reply.applied
     assert reply.status.code == 0
     a, b = reply.models
@@ -278,7 +278,7 @@ def test_a_refused_config_is_an_answer(
 ) -> None:
     """The call succeeds; its status says why nothing changed."""
     operator = operating(1)
-    reply = operator.ask("apply_config", request_)
+    reply = operator.ask(request_)
     assert not reply.applied
     assert reply.status.code == code
     assert operator.env.served("a") == 1
@@ -288,7 +288,7 @@ def test_a_refused_config_is_an_answer(
 def test_a_syntax_error_names_the_file_that_it_is_in(name: str, told: str) -> None:
     """Whoever sent a file reads which one is wrong."""
     request = pb.ApplyConfigRequest(text="model_config_list {", text_name=name)
-    reply = operating(1).ask("apply_config", request)
+    reply = operating(1).ask(request)
     assert reply.status.message.startswith(f"Invalid protobuf file: '{told}': ")
 
 
@@ -304,9 +304,7 @@ def test_showing_and_loading_changes_nothing() -> None:
     assert "# label x: 1" in shown.effective_text
     assert parse_config_text(shown.effective_text, "shown") == shown.effective
     before = operator.env.log.events
-    reply = operator.ask(
-        "apply_config", pb.ApplyConfigRequest(text=shown.effective_text)
-    )
+    reply = operator.ask(pb.ApplyConfigRequest(text=shown.effective_text))
     assert [each.change for each in reply.models] == [pb.ModelOutcome.UNCHANGED]
     assert operator.show().effective == shown.effective
     assert operator.env.log.events == before
@@ -332,17 +330,17 @@ def test_a_version_that_failed_is_tried_again() -> None:
     env.broken.add(path)
     env.look()
     for problem in ("status", "model"):
-        reply = operator.ask("retry_load", pb.RetryLoadRequest(model="a"))
+        reply = operator.ask(pb.RetryLoadRequest(model="a"))
         assert list(reply.versions) == [2]
         assert f"{path} is damaged" in str(getattr(reply, problem))
     assert env.served("a") == 1
     env.broken.clear()
     checked = operator.ask(
-        "retry_load", pb.RetryLoadRequest(model="a", version=2, validate_only=True)
+        pb.RetryLoadRequest(model="a", version=2, validate_only=True)
     )
     assert (list(checked.versions), checked.status.code) == ([2], 0)
     assert env.served("a") == 1
-    reply = operator.ask("retry_load", pb.RetryLoadRequest(model="a", version=2))
+    reply = operator.ask(pb.RetryLoadRequest(model="a", version=2))
     assert reply.status.code == 0
     assert reply.model.primary == 2
     assert env.served("a") == 2
@@ -384,7 +382,7 @@ def test_what_has_not_failed_is_not_tried_again(
     operator.env.add_version("a", 2)
     operator.env.look()
     with pytest.raises(kind, match=words):
-        operator.ask("retry_load", request_)
+        operator.ask(request_)
 
 
 def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
@@ -408,9 +406,9 @@ def test_what_was_refused_last_is_shown() -> None:
     """A refused config is told until another one is accepted."""
     operator = operating(1)
     bad = pb.ApplyConfigRequest(text=config(model("a", "relative")))
-    operator.ask("apply_config", bad)
+    operator.ask(bad)
     assert "absolute path" in operator.show().last_refusal.error.message
-    operator.ask("apply_config", pb.ApplyConfigRequest(text=config(model("a"))))
+    operator.ask(pb.ApplyConfigRequest(text=config(model("a"))))
     assert not operator.show().HasField("last_refusal")
 
 
@@ -424,7 +422,7 @@ def canary_request(**fields: Any) -> pb.SetCanaryRequest:
 def test_a_trial_starts_runs_and_ends() -> None:
     """One override; ending it gives the traffic back."""
     operator = operating(1, extra="")
-    reply = operator.ask("set_canary", canary_request(tee_fraction=1.0))
+    reply = operator.ask(canary_request(tee_fraction=1.0))
     assert reply.outcome.changed
     assert reply.outcome.override.made_by == "canary"
     assert not reply.outcome.override.persisted
@@ -436,7 +434,7 @@ def test_a_trial_starts_runs_and_ends() -> None:
     assert report.phase == pb.CanaryReport.RUNNING
     assert (report.primary, report.num_teed_requests) == (1, 1)
     assert report.total.mean_abs_diff == 1.5
-    operator.ask("set_canary", pb.SetCanaryRequest(model="a"))
+    operator.ask(pb.SetCanaryRequest(model="a"))
     assert not operator.model().HasField("canary")
 
 
@@ -463,7 +461,7 @@ def test_a_rejected_canary_shows_its_numbers() -> None:
     operator = operating(1, 2, extra=ALL)
     guard = model_config_pb2.Guard(max_mean_abs_diff=0.5)
     request = canary_request(tee_fraction=1.0, guard=guard)
-    operator.ask("set_canary", request)
+    operator.ask(request)
     operator.env.request("a")
     report = operator.model().canary
     assert report.phase == pb.CanaryReport.REJECTED
@@ -471,8 +469,8 @@ def test_a_rejected_canary_shows_its_numbers() -> None:
     (shown,) = report.guards
     assert (shown.name, shown.value, shown.exceeded) == ("max_mean_abs_diff", 1.5, True)
     with pytest.raises(FailedPrecondition, match="rejected"):
-        operator.ask("promote", pb.PromoteRequest(model="a"))
-    operator.ask("set_canary", request)
+        operator.ask(pb.PromoteRequest(model="a"))
+    operator.ask(request)
     assert operator.model().canary.phase == pb.CanaryReport.RUNNING
 
 
@@ -480,19 +478,19 @@ def test_a_bad_trial_changes_nothing() -> None:
     """What is wrong with it is told."""
     operator = operating(1, 2, extra=f"{ALL} traffic {{ primary: 2 }}")
     with pytest.raises(InvalidArgument, match="is the primary"):
-        operator.ask("set_canary", canary_request())
+        operator.ask(canary_request())
     other = model_config_pb2.Canary(version=1, tee_fraction=2.0)
     with pytest.raises(InvalidArgument, match="tee_fraction"):
-        operator.ask("set_canary", pb.SetCanaryRequest(model="a", canary=other))
+        operator.ask(pb.SetCanaryRequest(model="a", canary=other))
     assert operator.show().overrides == []
 
 
 def test_a_promotion_makes_the_canary_the_primary() -> None:
     """The trial is over, and a newer version takes nothing away."""
     operator = operating(1, 2, extra=ALL)
-    operator.ask("set_canary", canary_request(split_fraction=0.1))
+    operator.ask(canary_request(split_fraction=0.1))
     assert operator.env.served("a") == 1
-    reply = operator.ask("promote", pb.PromoteRequest(model="a"))
+    reply = operator.ask(pb.PromoteRequest(model="a"))
     assert reply.version == 2
     assert not reply.outcome.model.HasField("canary")
     operator.env.add_version("a", 3)
@@ -504,14 +502,14 @@ def test_a_rollback_pins_the_version_before() -> None:
     """A rollback loads the version before, and newer versions change nothing."""
     operator = operating(1, 2)
     assert operator.env.available("a") == [2]
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    reply = operator.ask(pb.RollbackRequest(model="a"))
     assert reply.version == 1
     assert reply.outcome.model.primary == 1
     assert operator.env.served("a") == 1
     operator.env.add_version("a", 3)
     operator.env.look()
     assert operator.env.served("a") == 1
-    ended = operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
+    ended = operator.ask(pb.RollbackRequest(model="a", end=True))
     assert ended.version == 3
     assert not ended.outcome.HasField("override")
     assert operator.env.served("a") == 3
@@ -524,7 +522,7 @@ def test_a_rollback_works_with_the_newest_version_damaged() -> None:
     env.broken.add(env.add_version("a", 2))
     env.start(config(model("a")))
     operator = Operator(env)
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    reply = operator.ask(pb.RollbackRequest(model="a"))
     assert reply.version == 1
     assert env.served("a") == 1
 
@@ -536,13 +534,13 @@ def test_a_rollback_from_what_answers_for_a_failed_version_says_so() -> None:
     env.broken.add(env.add_version("a", 3))
     env.look()
     assert env.served("a") == 2
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    reply = operator.ask(pb.RollbackRequest(model="a"))
     assert reply.version == 1
     assert (
         "version 3 had failed, and version 2 answered in its place; tfs rollback a 2 stays "
         "with that one" in reply.outcome.notes
     )
-    again = operator.ask("rollback", pb.RollbackRequest(model="a", version=2))
+    again = operator.ask(pb.RollbackRequest(model="a", version=2))
     assert not any("had failed" in note for note in again.outcome.notes)
 
 
@@ -550,7 +548,7 @@ def test_a_rollback_works_with_the_newest_versions_files_gone() -> None:
     """It serves from memory, and is left behind all the same."""
     operator = operating(1, 2)
     operator.env.files.remove("/models/a/2")
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    reply = operator.ask(pb.RollbackRequest(model="a"))
     assert reply.version == 1
     assert operator.env.served("a") == 1
     operator.env.look()
@@ -561,7 +559,7 @@ def test_a_rollback_to_a_version_that_is_damaged_says_so() -> None:
     """What answered goes on answering."""
     operator = operating(1, 2)
     operator.env.broken.add("/models/a/1")
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a", version=1))
+    reply = operator.ask(pb.RollbackRequest(model="a", version=1))
     assert any("damaged" in note for note in reply.outcome.notes)
     assert operator.env.served("a") == 2
 
@@ -570,29 +568,30 @@ def test_only_a_rollback_is_ended_as_one() -> None:
     """A promotion is not undone by mistake."""
     operator = operating(1, 2, extra=ALL)
     with pytest.raises(FailedPrecondition, match="no override"):
-        operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
-    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
+        operator.ask(pb.RollbackRequest(model="a", end=True))
+    operator.ask(pb.PromoteRequest(model="a", version=1))
     with pytest.raises(FailedPrecondition, match="made by promote"):
-        operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
-    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+        operator.ask(pb.RollbackRequest(model="a", end=True))
+    operator.ask(pb.ResetOverrideRequest(model="a"))
     assert operator.env.served("a") == 2
 
 
 @pytest.mark.parametrize(
-    ("method", "request_"),
+    "request_",
     [
-        ("set_canary", canary_request()),
-        ("promote", pb.PromoteRequest(model="a", version=1)),
-        ("rollback", pb.RollbackRequest(model="a")),
-        ("apply_config", pb.ApplyConfigRequest(text="model_config_list {}")),
+        canary_request(),
+        pb.PromoteRequest(model="a", version=1),
+        pb.RollbackRequest(model="a"),
+        pb.ApplyConfigRequest(text="model_config_list {}"),
     ],
+    ids=["canary", "promote", "rollback", "apply"],
 )
-def test_a_dry_run_changes_nothing(method: str, request_: Any, tmp_path: Path) -> None:
+def test_a_dry_run_changes_nothing(request_: Any, tmp_path: Path) -> None:
     """It only says whether it could be done."""
     operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
     before = operator.show()
     request_.validate_only = True
-    operator.ask(method, request_)
+    operator.ask(request_)
     after = operator.show()
     assert after.effective == before.effective
     assert after.overrides == before.overrides
@@ -602,7 +601,7 @@ def test_a_dry_run_changes_nothing(method: str, request_: Any, tmp_path: Path) -
 def test_an_override_survives_a_restart(tmp_path: Path) -> None:
     """It is in the state directory, with who made it."""
     operator = operating(1, 2, state_dir=str(tmp_path))
-    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    reply = operator.ask(pb.RollbackRequest(model="a"))
     assert reply.outcome.override.persisted
     again = operating(1, 2, state_dir=str(tmp_path))
     assert again.env.served("a") == 1
@@ -628,7 +627,7 @@ def test_an_override_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
         f"nothing can be kept in {state_dir}: File exists"
     ]
     with pytest.raises(FailedPrecondition, match="nothing was changed"):
-        operator.ask("rollback", pb.RollbackRequest(model="a"))
+        operator.ask(pb.RollbackRequest(model="a"))
     assert operator.env.served("a") == 2
 
 
@@ -647,26 +646,24 @@ def test_a_full_disk_is_told_at_the_start(
 def test_a_reset_tells_which_version_answers_now() -> None:
     """What a guard rejected may be the newest, and is it by default once it is no canary."""
     operator = operating(1, 2, extra=ALL)
-    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
-    reply = operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    operator.ask(pb.PromoteRequest(model="a", version=1))
+    reply = operator.ask(pb.ResetOverrideRequest(model="a"))
     assert list(reply.outcome.notes) == [
         "version 2 answers requests that name no version; version 1 did before"
     ]
-    again = operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    again = operator.ask(pb.ResetOverrideRequest(model="a"))
     assert list(again.outcome.notes) == []
 
 
 def test_an_override_of_a_model_that_left_is_shown_inactive() -> None:
     """It is there when the model comes back."""
     operator = operating(1, 2, extra=ALL)
-    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
-    operator.ask("apply_config", pb.ApplyConfigRequest(text="model_config_list {}"))
+    operator.ask(pb.PromoteRequest(model="a", version=1))
+    operator.ask(pb.ApplyConfigRequest(text="model_config_list {}"))
     (override,) = operator.show().overrides
     assert not override.active
     assert "no model a" in override.why_inactive
-    operator.ask(
-        "apply_config", pb.ApplyConfigRequest(text=config(model("a", "", ALL)))
-    )
+    operator.ask(pb.ApplyConfigRequest(text=config(model("a", "", ALL))))
     assert operator.env.served("a") == 1
 
 

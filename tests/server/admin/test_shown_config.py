@@ -85,14 +85,14 @@ def _step(draw: st.DrawFn) -> Step:
     path = f"/models/{name}/{version}"
     steps: tuple[Step, ...] = (
         lambda o: o.env.apply(*models, origin=origin),
-        lambda o: o.ask("set_canary", _canary(name, version)),
-        lambda o: o.ask("set_canary", pb.SetCanaryRequest(model=name)),
-        lambda o: o.ask("promote", pb.PromoteRequest(model=name, version=version)),
-        lambda o: o.ask("promote", pb.PromoteRequest(model=name, force=True)),
-        lambda o: o.ask("rollback", pb.RollbackRequest(model=name)),
-        lambda o: o.ask("rollback", pb.RollbackRequest(model=name, version=version)),
-        lambda o: o.ask("rollback", pb.RollbackRequest(model=name, end=True)),
-        lambda o: o.ask("reset_override", pb.ResetOverrideRequest(model=name)),
+        lambda o: o.ask(_canary(name, version)),
+        lambda o: o.ask(pb.SetCanaryRequest(model=name)),
+        lambda o: o.ask(pb.PromoteRequest(model=name, version=version)),
+        lambda o: o.ask(pb.PromoteRequest(model=name, force=True)),
+        lambda o: o.ask(pb.RollbackRequest(model=name)),
+        lambda o: o.ask(pb.RollbackRequest(model=name, version=version)),
+        lambda o: o.ask(pb.RollbackRequest(model=name, end=True)),
+        lambda o: o.ask(pb.ResetOverrideRequest(model=name)),
         lambda o: o.env.add_version(name, version),
         lambda o: o.env.files.remove(path),
         lambda o: o.env.broken.add(path),
@@ -159,7 +159,7 @@ def test_what_is_shown_changes_nothing_when_it_is_loaded(
         before, events = _view(env), list(env.log.events)
         request = pb.ApplyConfigRequest(text=shown.effective_text)
         for _ in range(2):
-            reply = operator.ask("apply_config", request)
+            reply = operator.ask(request)
             assert reply.applied
             assert {each.change for each in reply.models} <= {pb.ModelOutcome.UNCHANGED}
             env.look()

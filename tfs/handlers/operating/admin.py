@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -46,93 +46,37 @@ class Asked(Generic[Q, R]):
     done: Done[R]
 
 
-class Admin(Protocol):
-    """Operates the server. Thread-safe; never blocks, never raises.
+Admin = Callable[[Asked[Any, Any]], None]
+"""Operates the server as a request of AdminService asks. Any thread; never blocks or raises.
 
-    Every method answers through ``asked.done``, shortly before its deadline at the latest
-    if it has to wait for models.
-    """
+It answers through ``asked.done``, shortly before its deadline at the latest if it has to
+wait for models.
+"""
 
-    def list_models(
-        self, asked: Asked[pb.ListModelsRequest, pb.ListModelsResponse]
-    ) -> None:
-        """Reports the models, their versions, and the state of each."""
-        ...
-
-    def get_config(
-        self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]
-    ) -> None:
-        """Reads the configuration back."""
-        ...
-
-    def apply_config(
-        self, asked: Asked[pb.ApplyConfigRequest, pb.ApplyConfigResponse]
-    ) -> None:
-        """Makes a configuration the base."""
-        ...
-
-    def set_canary(
-        self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
-    ) -> None:
-        """Puts a version on trial, changes the trial, or ends it."""
-        ...
-
-    def promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
-        """Makes a version the primary and ends its trial."""
-        ...
-
-    def rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
-        """Pins an older version as the primary, until ended."""
-        ...
-
-    def reset_override(
-        self, asked: Asked[pb.ResetOverrideRequest, pb.ResetOverrideResponse]
-    ) -> None:
-        """Drops a model's override."""
-        ...
-
-    def retry_load(
-        self, asked: Asked[pb.RetryLoadRequest, pb.RetryLoadResponse]
-    ) -> None:
-        """Tries versions that failed again."""
-        ...
-
-    def aspire(self, asked: Asked[pb.AspireRequest, pb.AspireResponse]) -> None:
-        """Puts what a fleet wants in force."""
-        ...
-
-    def leave_fleet(
-        self, asked: Asked[pb.LeaveFleetRequest, pb.LeaveFleetResponse]
-    ) -> None:
-        """Forgets the fleet."""
-        ...
-
-    def get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
-        """Tells where the page is, and the server's key."""
-        ...
+_MOST_BYTES: Final[Mapping[type[Message], int]] = {
+    pb.ListModelsRequest: NAMES_BYTES,
+    pb.GetConfigRequest: QUESTION_BYTES,
+    pb.ApplyConfigRequest: CONFIG_BYTES,
+    pb.SetCanaryRequest: QUESTION_BYTES,
+    pb.PromoteRequest: QUESTION_BYTES,
+    pb.RollbackRequest: QUESTION_BYTES,
+    pb.ResetOverrideRequest: QUESTION_BYTES,
+    pb.RetryLoadRequest: QUESTION_BYTES,
+    pb.AspireRequest: CONFIG_BYTES,
+    pb.LeaveFleetRequest: QUESTION_BYTES,
+    pb.GetPageRequest: QUESTION_BYTES,
+}
+"""The methods of AdminService, by their requests, and how long these may be."""
 
 
 def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
-    answers: list[tuple[type[Message], Callable[[Any], None], int]] = [
-        (pb.ListModelsRequest, admin.list_models, NAMES_BYTES),
-        (pb.GetConfigRequest, admin.get_config, QUESTION_BYTES),
-        (pb.ApplyConfigRequest, admin.apply_config, CONFIG_BYTES),
-        (pb.SetCanaryRequest, admin.set_canary, QUESTION_BYTES),
-        (pb.PromoteRequest, admin.promote, QUESTION_BYTES),
-        (pb.RollbackRequest, admin.rollback, QUESTION_BYTES),
-        (pb.ResetOverrideRequest, admin.reset_override, QUESTION_BYTES),
-        (pb.RetryLoadRequest, admin.retry_load, QUESTION_BYTES),
-        (pb.AspireRequest, admin.aspire, CONFIG_BYTES),
-        (pb.LeaveFleetRequest, admin.leave_fleet, QUESTION_BYTES),
-        (pb.GetPageRequest, admin.get_page, QUESTION_BYTES),
-    ]
     return [
         RpcMethod(
             f"/{SERVICE}/{request_type.__name__.removesuffix('Request')}",
-            _Handler(request_type, answer, access, max_bytes),
+            _Handler(request_type, admin, access, max_bytes),
         )
-        for request_type, answer, max_bytes in answers
+        for request_type, max_bytes in _MOST_BYTES.items()
     ]
 
 
@@ -142,13 +86,13 @@ class _Handler:
     def __init__(
         self,
         request_type: type[Message],
-        answer: Callable[[Any], None],
+        admin: Admin,
         access: AdminAccess,
         max_bytes: int,
     ) -> None:
         self._max_bytes = max_bytes
         self._request_type = request_type
-        self._answer = answer
+        self._admin = admin
         self._access = access
 
     def __call__(self, call: Call) -> None:
@@ -166,4 +110,4 @@ class _Handler:
             else:
                 call.reply(outcome.SerializeToString())
 
-        self._answer(Asked(request, call.peer.address, call.deadline_s, done))
+        self._admin(Asked(request, call.peer.address, call.deadline_s, done))

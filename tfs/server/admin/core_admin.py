@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from google.protobuf.message import Message
+
 from tfs.core.clock import Clock
 from tfs.core.errors import (
     DeadlineExceeded,
@@ -42,7 +44,8 @@ from tfs.server.config.running_config import (
     RunningConfig,
     require_configured,
 )
-from tfs.server.config.server_config import Message, parse_config_text
+from tfs.server.config.server_config import Message as ServerMessage
+from tfs.server.config.server_config import parse_config_text
 from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetSource, claim_report
@@ -53,7 +56,7 @@ R = TypeVar("R")
 
 
 class CoreAdmin:
-    """Implements :class:`tfs.handlers.operating.admin.Admin` over a server core. Thread-safe.
+    """Is an :data:`tfs.handlers.operating.admin.Admin` over a server core. Thread-safe.
 
     Args:
         core: The core.
@@ -77,10 +80,27 @@ class CoreAdmin:
         self._reports = reports
         self._page = page
         self._fleet = fleet
+        self._answers: Mapping[type[Message], Callable[[Any], None]] = {
+            pb.ListModelsRequest: self._list_models,
+            pb.GetConfigRequest: self._get_config,
+            pb.ApplyConfigRequest: self._apply_config,
+            pb.SetCanaryRequest: self._set_canary,
+            pb.PromoteRequest: self._promote,
+            pb.RollbackRequest: self._rollback,
+            pb.ResetOverrideRequest: self._reset_override,
+            pb.RetryLoadRequest: self._retry_load,
+            pb.AspireRequest: self._aspire,
+            pb.LeaveFleetRequest: self._leave_fleet,
+            pb.GetPageRequest: self._get_page,
+        }
+
+    def __call__(self, asked: Asked[Any, Any]) -> None:
+        """Does what the request asks for."""
+        self._answers[type(asked.request)](asked)
 
     # -- reading -----------------------------------------------------------------------
 
-    def list_models(
+    def _list_models(
         self, asked: Asked[pb.ListModelsRequest, pb.ListModelsResponse]
     ) -> None:
         """Reports models, their versions and their states."""
@@ -88,25 +108,25 @@ class CoreAdmin:
         names, include_stats = request.models, request.include_stats
         self._run(lambda: self._reports.models(names, include_stats), asked.done)
 
-    def get_config(
+    def _get_config(
         self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]
     ) -> None:
         """Reads the configuration back."""
         self._run(self._reports.config, asked.done)
 
-    def get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
+    def _get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
         """Tells where the page is, and the server's key."""
         asked.done(self._page())
 
     # -- changing ----------------------------------------------------------------------
 
-    def apply_config(
+    def _apply_config(
         self, asked: Asked[pb.ApplyConfigRequest, pb.ApplyConfigResponse]
     ) -> None:
         """Makes a configuration the base."""
         request, done = asked.request, asked.done
 
-        def read() -> Message:
+        def read() -> ServerMessage:
             match request.WhichOneof("source"):
                 case "config":
                     return request.config
@@ -116,7 +136,7 @@ class CoreAdmin:
                 "the request holds no configuration; set its config or text"
             )
 
-        def apply(message: Message | ServingError) -> None:
+        def apply(message: ServerMessage | ServingError) -> None:
             if isinstance(message, ServingError):
                 done(apply_reply(ConfigOutcome(message, False)))
                 return
@@ -134,7 +154,7 @@ class CoreAdmin:
         # a second.
         self._run(read, apply)
 
-    def set_canary(
+    def _set_canary(
         self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
     ) -> None:
         """Puts a version on trial, changes the trial, or ends it."""
@@ -173,7 +193,7 @@ class CoreAdmin:
             then=restart,
         )
 
-    def promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
+    def _promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
         """Makes a version the primary and ends its trial."""
         request, core = asked.request, self._core
         name = request.model
@@ -197,7 +217,7 @@ class CoreAdmin:
             lambda outcome: pb.PromoteResponse(outcome=outcome, version=chosen[0]),
         )
 
-    def rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
+    def _rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
         """Pins an older version as the primary, until ended."""
         request, core = asked.request, self._core
         name = request.model
@@ -244,7 +264,7 @@ class CoreAdmin:
             waits=not request.end,
         )
 
-    def reset_override(
+    def _reset_override(
         self, asked: Asked[pb.ResetOverrideRequest, pb.ResetOverrideResponse]
     ) -> None:
         """Drops a model's override."""
@@ -271,7 +291,7 @@ class CoreAdmin:
             finish,
         )
 
-    def retry_load(
+    def _retry_load(
         self, asked: Asked[pb.RetryLoadRequest, pb.RetryLoadResponse]
     ) -> None:
         """Tries versions that failed again."""
@@ -305,7 +325,7 @@ class CoreAdmin:
 
         self._run(choose, begin)
 
-    def aspire(self, asked: Asked[pb.AspireRequest, pb.AspireResponse]) -> None:
+    def _aspire(self, asked: Asked[pb.AspireRequest, pb.AspireResponse]) -> None:
         """Puts what a fleet wants in force; answers when it is, and on disk."""
         request, done = asked.request, asked.done
 
@@ -333,7 +353,7 @@ class CoreAdmin:
 
         self._run(lambda: self._of_fleet().admit(request), apply)
 
-    def leave_fleet(
+    def _leave_fleet(
         self, asked: Asked[pb.LeaveFleetRequest, pb.LeaveFleetResponse]
     ) -> None:
         """Forgets the fleet; what is served stays."""

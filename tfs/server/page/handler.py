@@ -8,10 +8,11 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
 import orjson
+from google.protobuf.message import Message
 
 from tfs.core.errors import (
     Code,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
-
-Q = TypeVar("Q")
 
 HTML: Final = "text/html; charset=utf-8"
 ROUTES: Final = (
@@ -184,22 +183,20 @@ class PageHandler:
             said = {"said": _said(what, name, outcome)}
             call.respond(HttpReply((orjson.dumps(said),), headers=_HEADERS))
 
-        def asked(request: Q) -> Asked[Q, Any]:
-            return Asked(
-                request, f"the page, {call.peer.address}", call.deadline_s, done
-            )
-
-        admin = self._admin
-        if what == "promote":
-            admin.promote(asked(pb.PromoteRequest(model=name, version=version)))
-        elif what == "rollback":
-            admin.rollback(asked(pb.RollbackRequest(model=name, version=version)))
-        elif what == "end_trial":
-            admin.set_canary(asked(pb.SetCanaryRequest(model=name)))
-        elif what == "retry":
-            admin.retry_load(asked(pb.RetryLoadRequest(model=name, version=version)))
-        else:
-            admin.reset_override(asked(pb.ResetOverrideRequest(model=name)))
+        request: Message
+        match what:
+            case "promote":
+                request = pb.PromoteRequest(model=name, version=version)
+            case "rollback":
+                request = pb.RollbackRequest(model=name, version=version)
+            case "end_trial":
+                request = pb.SetCanaryRequest(model=name)
+            case "retry":
+                request = pb.RetryLoadRequest(model=name, version=version)
+            case _:
+                request = pb.ResetOverrideRequest(model=name)
+        caller = f"the page, {call.peer.address}"
+        self._admin(Asked(request, caller, call.deadline_s, done))
 
 
 def render(what: str, view: View, *, is_live: bool = False) -> str:
