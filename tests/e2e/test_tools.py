@@ -108,7 +108,7 @@ def test_predict_tells_what_is_wrong(
     assert main([*words, f"--address={serving.address}"]) == 1
     told = capsys.readouterr().err
     assert "tfs: NOT_FOUND: Servable not found" in told
-    assert told.endswith("; tfs status says what is served, or why it is not\n")
+    assert told.endswith("says what is served, or why it is not\n")
 
 
 def test_a_log_is_replayed_and_answers_are_compared(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from tfs.cli import package
@@ -38,8 +36,6 @@ COMMANDS: Final = (
 _INTERRUPTED: Final = 130
 """The exit code of a command that Ctrl-C ended, as in shells."""
 
-_BESIDE: Final = ("sources", "managers", "batching")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code.
@@ -47,10 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 is success, 1 a failure that was explained in one line, 2 a wrong command line, 130
     an end by Ctrl-C.
     """
-    problem = misplaced_package()
-    if problem:
-        print(f"tfs: {problem}", file=sys.stderr)
-        return 1
     parser = make_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -115,22 +107,3 @@ def _run(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # the reader has closed the pipe: no error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def misplaced_package() -> str:
-    """Returns an error if another package hides one of ours, or "".
-
-    Our packages have short names: another distribution can overwrite ``batching``, and
-    a script's folder can hide it. One clear line now is better than a strange error
-    later.
-    """
-    home = Path(__file__).resolve().parents[2]
-    for name in _BESIDE:
-        spec = importlib.util.find_spec(name)
-        found = None if spec is None or spec.origin is None else Path(spec.origin)
-        if found is None or found.resolve().parent.parent != home:
-            return (
-                f"package {name!r} resolves to {found}, expected {home / name}; "
-                "install TFS into an environment of its own"
-            )
-    return ""

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import Subparsers
@@ -76,42 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if code is not None:
         return code
     say = LineOutput(sys.stdout).write
-    try:
-        with _ended_by_sigterm(), SignalInbox() as inbox:
-            inbox.hear_unless_ignored(LOOK)
-            return _serve(arguments, inbox, say)
-    except _Ended:
-        say("tfs: SIGTERM: ended before anything was served")
-        return 0
-
-
-class _Ended(BaseException):
-    """SIGTERM came before the server listened to signals."""
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM end what runs within, as Ctrl-C does, until the server hears it.
-
-    Importing takes a second or two, and a supervisor may change its mind. By default
-    the signal would end the process as a failure, without ending what it has started.
-
-    Raises:
-        _Ended: In what runs within.
-
-    """
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _end(number: int, frame: object) -> None:
-    raise _Ended
+    with SignalInbox() as inbox:
+        inbox.hear_unless_ignored(LOOK)
+        return _serve(arguments, inbox, say)
 
 
 def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
