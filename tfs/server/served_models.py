@@ -136,20 +136,24 @@ class ServedModels:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call | None,
     ) -> ServableHandle[Servable]:
-        if version is None:
-            if label is not None:
-                return self._acquire_labelled(name, label)
-            if (route := self._meanings.get(name, _PLAIN).route) is None:
-                if not name:
-                    raise InvalidArgument("ModelSpec has no name specified.")
-                return self._map.acquire(name)  # type: ignore[return-value]
-            return self._acquire_routed(name, route, client_id, call)
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
-        return self._acquire_version(name, version)
+        if version is not None:
+            return self._acquire_version(name, version)
+        while True:
+            meaning = self._meanings.get(name, _PLAIN)
+            try:
+                if label is not None:
+                    return self._acquire_labelled(name, meaning, label)
+                return self._acquire_routed(name, meaning.route, client_id, call)
+            except NotFound:
+                # The version may have been unloaded after its meaning was read: then
+                # there is another meaning by now.
+                if self._meanings.get(name, _PLAIN) is meaning:
+                    raise
 
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int
@@ -168,20 +172,13 @@ class ServedModels:
             pin(None)  # the first one keeps it alive, retired or not
         return handle
 
-    def _acquire_labelled(self, name: str, label: str) -> ServableHandle[Servable]:
-        if not name:
-            raise InvalidArgument("ModelSpec has no name specified.")
-        while True:
-            version = self._meanings.get(name, _PLAIN).labels.get(label)
-            if version is None:
-                raise InvalidArgument(f"Unrecognized servable version label: {label}")
-            try:
-                return self._acquire_version(name, version)
-            except NotFound:
-                # The version was unloaded after the label was read. If the label means
-                # another version by now, that one answers.
-                if self._meanings.get(name, _PLAIN).labels.get(label) == version:
-                    raise
+    def _acquire_labelled(
+        self, name: str, meaning: _Meaning, label: str
+    ) -> ServableHandle[Servable]:
+        version = meaning.labels.get(label)
+        if version is None:
+            raise InvalidArgument(f"Unrecognized servable version label: {label}")
+        return self._acquire_version(name, version)
 
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
         # The manager's handles may hold any object; those of a server hold servables.
@@ -190,32 +187,22 @@ class ServedModels:
     def _acquire_routed(
         self,
         name: str,
-        route: _Route,
+        route: _Route | None,
         client_id: bytes | None,
         call: Call | None,
     ) -> ServableHandle[Servable]:
-        while True:
-            trial = route.trial if call is not None else None
-            is_canary = False
-            version = route.primary
-            if trial is not None and call is not None:
-                is_canary = trial.sends_to_canary(call, client_id)
-                version = trial.canary if is_canary else version
-            if version is None:
-                raise _no_primary(name, route, self._rejected_of(name))
-            try:
-                handle = self._acquire_version(name, version)
-            except NotFound:
-                # The version was unloaded after the route was read, so read the route
-                # again.
-                now = self._meanings.get(name, _PLAIN).route
-                if now is route:
-                    raise
-                if now is None:
-                    return self._map.acquire(name)  # type: ignore[return-value]
-                route = now
-                continue
-            return handle if trial is None else trial.observe(handle, is_canary)
+        if route is None:
+            return self._map.acquire(name)  # type: ignore[return-value]
+        trial, version, is_canary = route.trial, route.primary, False
+        if trial is not None and call is not None:
+            is_canary = trial.sends_to_canary(call, client_id)
+            version = trial.canary if is_canary else version
+        if version is None:
+            raise _no_primary(name, route, self._rejected_of(name))
+        handle = self._acquire_version(name, version)
+        if trial is None or call is None:
+            return handle
+        return trial.observe(handle, is_canary)
 
     # -- for reports -------------------------------------------------------------------
 
