@@ -81,7 +81,7 @@ def test_a_policy_says_what_tensorflow_serving_cannot() -> None:
         ),
         (
             "max_batch_size { value: 32 } allowed_batch_sizes: 16",
-            "here: Last entry in allowed_batch_sizes must match max_batch_size",
+            "here: .*Last entry in allowed_batch_sizes must match max_batch_size",
         ),
         ("policy { length_buckets: 4 length_buckets: 2 }", "must be positive and incr"),
         ("policy { low_priority { ageing_micros: -1 } }", "ageing_s must be non-neg"),
