@@ -39,7 +39,7 @@ from sources.storage_path import StoragePath
 from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
-from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_loads
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet
@@ -301,7 +301,6 @@ class FileSystemSource:
         """
         if not self._outlet.is_connected:
             return None
-        yield_to_requests()
         with self._turn:
             models_changed = self._take_arrived()
             look = self._agenda.begin(REPOSITORY)
@@ -321,8 +320,11 @@ class FileSystemSource:
                 self._end_other_watches(now.servables.values())
             for name in now.repeated & self._streams.keys():
                 self._streams[name].must_repeat = True
-            for look in now.due:
+        for look in now.due:
+            yield_to_loads()
+            with self._turn:
                 self._list(now.servables[look.key], look)
+        with self._turn:
             due_s = self._give_up_waiting()
             self._publish(now.number, due_s)
         self._on_looked()

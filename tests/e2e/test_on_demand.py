@@ -14,7 +14,10 @@ from tfs.cli.main import main
 from tfs.client import Client
 from tfs.testing.patience import PATIENCE_S
 
-NAMES = ("by_grpc", "by_rest", "by_oip", "by_metadata", "by_nobody")
+NAMES = (
+    *("by_grpc", "by_rest", "by_oip"),
+    *("by_metadata", "by_oip_metadata", "by_nobody"),
+)
 
 
 def tfs(*words: str) -> str:
@@ -55,6 +58,9 @@ def test_a_first_request_of_any_kind_waits_for_its_model(config: Path) -> None:
         status, body, _ = rest.ask("/v1/models/by_rest:predict", {"inputs": key})
         assert status == 200, body
         assert body["outputs"]["price"] == [3]
+        status, body, _ = rest.ask("/v2/models/by_oip_metadata")
+        assert status == 200, body
+        assert body["versions"] == ["1"]
         tensor = {"name": "key", "shape": [1], "datatype": "BYTES", "data": ["a"]}
         status, body, _ = rest.ask("/v2/models/by_oip/infer", {"inputs": [tensor]})
         assert status == 200, body

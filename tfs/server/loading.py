@@ -97,6 +97,7 @@ class Loading:
             # The loop's own rounds say nothing to the loop.
             lambda: loop.busy_since_s is not None and not loop.is_loop_thread,
             lambda: manager.disturbs_nobody,
+            lambda: self.core.residency.is_awaited,
             clock.now,
         )
         warm_up = RecordedWarmUp(

@@ -90,8 +90,9 @@ class Residency:
         self._loop = loop
         self._memory = memory
         self._uses = itertools.count(1)
-        # Guards is_resident and waiting of every model; leaf.
+        # Guards is_resident and waiting of every model, and their number; leaf.
         self._lock = threading.Lock()
+        self._num_waiting = 0
         self.models: Mapping[str, object] = {}  # replaced as a whole
         self._models: dict[str, _Model] = {}  # the same
         # Of the executor's thread: models whose load lacks memory that is being freed.
@@ -139,6 +140,11 @@ class Residency:
         if model is not None:
             model.last_use = next(self._uses)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for a load."""
+        return self._num_waiting > 0
+
     def require(self, name: str) -> None:
         """Returns if a request can be sent to a model's versions, as far as is known.
 
@@ -171,6 +177,7 @@ class Residency:
             is_loaded = model.is_resident or self._models.get(model.name) is not model
             if not is_loaded:
                 model.waiting[on_loaded] = None
+                self._num_waiting += 1
         if is_loaded:
             self._loop.post(functools.partial(on_loaded, None))
             return
@@ -182,11 +189,13 @@ class Residency:
         with self._lock:
             if model.waiting.pop(on_loaded, self) is self:
                 return
+            self._num_waiting -= 1
         on_loaded(call.cancel.error or Cancelled(f"nobody waits for {model.name}"))
 
     def _tell(self, model: _Model, error: ServingError | None) -> None:
         with self._lock:
             waiting, model.waiting = model.waiting, {}
+            self._num_waiting -= len(waiting)
         for on_loaded in waiting:
             self._loop.post(functools.partial(on_loaded, error))
 

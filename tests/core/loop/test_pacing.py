@@ -107,16 +107,28 @@ def test_a_long_portion_is_followed_by_one_pause() -> None:
     assert road.now_s - begun_s == pytest.approx(LONGEST_PAUSE_S)
 
 
+def test_a_load_that_a_request_waits_for_makes_way_for_nobody() -> None:
+    """It would only keep that request waiting; what loads nothing makes way for both."""
+    road = Road()
+    road.traffic = Traffic.AWAITED
+    assert road.work(1.0) == pytest.approx(1.0)
+    assert road.num_sleeps == 0
+    road.pacing.yield_to_loads()
+    assert road.num_sleeps == 1
+
+
 class Server:
     """A server whose state a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
         self.has_requests = self.is_busy = self.serves_nobody = False
+        self.awaits_load = False
         self.look = RecentTraffic(
             lambda: self.has_requests,
             lambda: self.is_busy,
             lambda: self.serves_nobody,
+            lambda: self.awaits_load,
             lambda: self.now_s,
         ).look
 
@@ -149,3 +161,12 @@ def test_there_is_no_traffic_while_nobody_is_served() -> None:
     server = Server()
     server.has_requests = server.serves_nobody = True
     assert server.look() is Traffic.NONE
+
+
+def test_a_request_that_waits_for_a_load_comes_before_all_others() -> None:
+    """Whatever else there is: it has been in the server for longest."""
+    server = Server()
+    server.has_requests = server.awaits_load = True
+    assert server.look() is Traffic.AWAITED
+    server.awaits_load = False
+    assert server.look() is Traffic.NOW

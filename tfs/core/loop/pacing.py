@@ -57,6 +57,8 @@ class Traffic(enum.IntEnum):
     NONE = 0
     LATELY = 1
     NOW = 2
+    AWAITED = 3
+    """A request waits for a load: loads make way for nobody, other work for loads."""
 
 
 class RecentTraffic:
@@ -66,8 +68,9 @@ class RecentTraffic:
         has_requests: Whether there is a request. Called on any thread, like the others.
         is_busy: Whether the server is doing something that background work should wait
             for, with or without a request.
-        serves_nobody: Whether requests wait for loads themselves, so that there is no
-            traffic to make way for.
+        serves_nobody: Whether no version can be requested, so that there is no traffic
+            to make way for.
+        awaits_load: Whether a request waits for a version that is loaded on demand.
         now: Monotonic seconds.
 
     """
@@ -77,11 +80,13 @@ class RecentTraffic:
         has_requests: Callable[[], bool],
         is_busy: Callable[[], bool],
         serves_nobody: Callable[[], bool],
+        awaits_load: Callable[[], bool],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._has_requests = has_requests
         self._is_busy = is_busy
         self._serves_nobody = serves_nobody
+        self._awaits_load = awaits_load
         self._now = now
         self._until_s = 0.0
 
@@ -91,6 +96,8 @@ class RecentTraffic:
         has_requests = self._has_requests()
         if has_requests:
             self._until_s = now_s + TRAFFIC_S
+        if self._awaits_load():
+            return Traffic.AWAITED
         if now_s >= self._until_s or self._serves_nobody():
             return Traffic.NONE
         return Traffic.NOW if has_requests or self._is_busy() else Traffic.LATELY
@@ -142,10 +149,21 @@ class Pacing:
         if self._worked_s >= SLICE_S:
             pause_s = min(PAUSES * self._worked_s, LONGEST_PAUSE_S)
             self._worked_s = 0.0
-            if self._look() is not Traffic.NONE:
+            if self._look() in (Traffic.LATELY, Traffic.NOW):
                 self._pause(pause_s)
                 self._wait()
         self._resumed_s = self._now()
+
+    def yield_to_loads(self) -> None:
+        """Sleeps for a moment while a request waits for a load; else yields to requests.
+
+        For background work that loads nothing: a load passes through several threads, and
+        each would wait some milliseconds for the interpreter lock.
+        """
+        if self._traffic and self._look() is Traffic.AWAITED:
+            self._sleep(_LOOK_S)
+        else:
+            self.yield_to_requests()
 
     def _wait(self) -> None:
         limit_s = self._now() + LONGEST_WAIT_S
@@ -172,3 +190,4 @@ class Pacing:
 _of_process: Final = Pacing()
 follow: Final = _of_process.follow
 yield_to_requests: Final = _of_process.yield_to_requests
+yield_to_loads: Final = _of_process.yield_to_loads

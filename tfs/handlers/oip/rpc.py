@@ -11,6 +11,7 @@ from tfs.core.call import Call, Handler, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.messages import QUESTION_BYTES, parse
+from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.oip.service import Done, OipService
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
@@ -40,6 +41,8 @@ def oip_methods(
                 decode_pool.reply(
                     call, lambda: answer(request).SerializeToString(), is_long=is_long
                 )
+            except NotResident as absent:
+                absent.then(call, lambda: handler(call), call.fail)
             except ServingError as error:
                 call.fail(error)
 
