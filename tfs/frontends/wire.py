@@ -105,6 +105,8 @@ class Wire:
     def _transmit(self, parts: Sequence[Buffer]) -> int:
         """Returns how many bytes of these the kernel has taken."""
         try:
+            if len(parts) == 1:
+                return self.socket.send(parts[0])
             return self.socket.sendmsg(parts)
         except BlockingIOError:
             return 0

@@ -137,40 +137,30 @@ class PredictAnswers:
                     return
             except Exception as error:
                 outcome = self._admission.failure_of(error)
-        answer = outcome if response is None else response
-        self._finish(call, begun_s, done_s, answer, outputs)
+        admission = self._admission
+        admission.finish(
+            call,
+            begun_s,
+            done_s,
+            cast("Reply | ServingError", outcome if response is None else response),
+            functools.partial(self._record, call, outputs) if admission.logs else None,
+        )
 
     def _end_long(
         self, call: Call, begun_s: float, done_s: float, outputs: Tensors
     ) -> None:
         """Writes a long answer, if somebody still waits for it, and ends its request."""
-        answer: Reply | Outcome | None = call.cancel.error
+        answer: Reply | ServingError | None = call.cancel.error
         if answer is None:
             try:
                 answer = self._writer.write(self._id, self._signature_name, outputs)
             except Exception as error:
                 answer = self._admission.failure_of(error)
-        self._finish(call, begun_s, done_s, answer, outputs)
-
-    def _finish(
-        self,
-        call: Call,
-        begun_s: float,
-        done_s: float,
-        answer: Reply | Outcome,
-        outputs: Tensors,
-    ) -> None:
-        assert isinstance(answer, bytes | tuple | ServingError)
-        self._admission.finish(
-            call,
-            begun_s,
-            done_s,
-            answer,
-            lambda: self._record(call, cast("Reply", answer), outputs),
-        )
+        record = functools.partial(self._record, call, outputs)
+        self._admission.finish(call, begun_s, done_s, answer, record)
 
     def _record(
-        self, call: Call, reply: Reply, outputs: Tensors
+        self, call: Call, outputs: Tensors, reply: Reply
     ) -> tuple[bytes | memoryview, Reply]:
         """Returns a request and its reply as messages of Predict."""
         if isinstance(self._writer, PredictReplies):

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import resource
-import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
 
 import grpc
 import psutil
@@ -20,11 +17,7 @@ import pytest
 
 from tests.certificates import Certificates
 from tests.frontends.express.wire import (
-    CLOSED_HELLO,
     HELLO,
-    data_frame,
-    headers_frame,
-    prefixed,
     request,
 )
 from tfs.core.call import Call, ListenerOptions, RpcMethod
@@ -33,7 +26,6 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
-from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
 from tfs.testing.patience import PATIENCE_S
 
 ECHO = "/tfs.test.Echo/Say"
@@ -106,145 +98,6 @@ class Server:
 
 def _echo(call: Call) -> None:
     call.reply(bytes(call.message))
-
-
-@pytest.fixture(params=["plain", "TLS"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    server = Server(Certificates() if request.param == "TLS" else None)
-    yield server
-    server.close()
-
-
-def _until_closed(client: socket.socket, data: Callable[[int], bytes]) -> None:
-    """Sends what ``data`` says until the server hangs up; reads on the way.
-
-    The server goes on reading for a while after it has hung up, so that clients can read
-    why. To send is no proof that it listens.
-    """
-    with client:
-        for index in range(100_000):
-            try:
-                client.sendall(data(index))
-                if select.select([client], [], [], 0)[0] and not client.recv(65_536):
-                    return
-            except OSError:
-                return
-    raise AssertionError("the server put up with all of it")
-
-
-def _rapid_reset(index: int) -> bytes:
-    stream_id = 2 * index + 1
-    return headers_frame(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
-
-
-ATTACKS: dict[str, Callable[[int], bytes]] = {
-    "rapid reset": _rapid_reset,
-    "ping": lambda _: frames.ping(b"12345678") * 10,
-    "settings": lambda _: frames.settings({Setting.MAX_FRAME_SIZE: 20_000}) * 10,
-    "continuation": lambda index: (
-        headers_frame(1, b"", flags=0)
-        if index == 0
-        else frames.frame(FrameType.CONTINUATION, 0, 1, b"")
-    ),
-    "empty data": lambda index: (
-        headers_frame(1) if index == 0 else frames.frame(FrameType.DATA, 0, 1)
-    ),
-    "hpack bomb": lambda index: headers_frame(
-        2 * index + 1,
-        b"\x40\x01k\x7f\xa1\x1e" + b"v" * 4000 if index == 0 else b"\xbe" * 16_000,
-    ),
-    "noise": lambda index: random.Random(index).randbytes(1000),
-}
-
-
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_an_attack_is_cut_off_and_others_are_served(server: Server, kind: str) -> None:
-    """The attacker's connection closes; a good client notices nothing."""
-    _until_closed(server.connect(), ATTACKS[kind])
-    assert server.serves()
-    assert server.transport.clients.counters.failures == 0
-
-
-def _churn(server: Server, num_connections: int) -> None:
-    rng = random.Random(3)
-    stories = [
-        b"",
-        HELLO[:10],
-        CLOSED_HELLO,
-        HELLO,
-        HELLO + headers_frame(1),
-        HELLO + request(1),
-        HELLO + headers_frame(1)[:20],
-        HELLO
-        + headers_frame(1)
-        + frames.frame(FrameType.DATA, 0, 1, prefixed(b"x")[:3]),
-        b"GET / HTTP/1.1\r\n\r\n",
-    ]
-    kept: list[socket.socket] = []
-    for _ in range(num_connections):
-        kept.append(server.connect(rng.choice(stories)))
-        if len(kept) >= 100:
-            rng.shuffle(kept)
-            while len(kept) > 50:
-                kept.pop().close()
-    for client in kept:
-        client.close()
-
-
-def test_connections_opened_and_dropped_leave_nothing(server: Server) -> None:
-    """Connections that are dropped in any state leave nothing behind."""
-    _churn(server, 300)
-    assert server.serves()
-    server.settle()
-    assert not server.transport.clients.sessions
-    assert server.transport.budget.used_bytes == 0
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(600)
-def test_ten_thousand_connections_leave_memory_as_it_was(server: Server) -> None:
-    """Within 1.2 times of what it was after the first thousand."""
-    process = psutil.Process()
-    _churn(server, 1000)
-    before = process.memory_info().rss
-    _churn(server, 10_000)
-    assert server.serves()
-    assert process.memory_info().rss < 1.2 * before
-
-
-def _loris(index: int) -> bytes:
-    """Returns how one of four kinds of slow clients begins, and how it also ends."""
-    return [
-        HELLO[: index % 20],
-        HELLO + headers_frame(1)[:15],
-        HELLO + headers_frame(1) + data_frame(1, prefixed(bytes(30_000))[:100], 0),
-        CLOSED_HELLO + request(1),
-    ][index % 4]
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(600)
-def test_thousands_of_slow_clients_are_outlived(server: Server) -> None:
-    """Slow loris in both directions: connections or calls end, all others go on."""
-    num_clients = min(2000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200) // 2)
-    gone = threading.Event()
-
-    def look() -> None:
-        sessions = server.transport.clients.sessions
-        num_calls = sum(len(session.connection.streams) for session in sessions)
-        if num_calls == 0 and len(sessions) <= num_clients // 2 + 2:
-            gone.set()
-        else:
-            server.loop.call_at(MonotonicClock.now() + 0.1, look)
-
-    with contextlib.ExitStack() as clients:
-        for index in range(num_clients):
-            clients.enter_context(server.connect(_loris(index)))
-            if index % 500 == 0:
-                assert server.serves()
-        server.loop.post(look)
-        assert gone.wait(PATIENCE_S)
-        assert server.serves()
 
 
 @pytest.mark.stress

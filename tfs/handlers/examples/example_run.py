@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import cast
 
 from tfs.codec.example import tensors_of_examples
 from tfs.codec.tensor import QUICK_VALUES
@@ -138,7 +137,7 @@ class ExampleRun:
             self._begun_s,
             self._done_s,
             answer,
-            lambda: (message, cast("bytes", answer)),
+            lambda reply: (message, reply),
         )
 
     def _answer(self) -> bytes | ServingError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tfs.codec.predict_response import Reply
 from tfs.core.call import Call
 from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.limits.model_gate import ModelGate, Record, RequestLog
+from tfs.handlers.limits.model_gate import ModelGate, RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 
@@ -43,7 +45,7 @@ class Admission:
         begun_s: float,
         done_s: float,
         answer: Reply | ServingError,
-        record: Record,
+        record: Callable[[Reply], tuple[bytes | memoryview, Reply]] | None = None,
     ) -> None:
         """Answers a request, logs and counts it, and gives back what it took. Any thread.
 
@@ -52,7 +54,7 @@ class Admission:
             begun_s: When it was taken, by the gate's clock.
             done_s: When its outcome was known.
             answer: The reply, or why there is none.
-            record: Makes what is logged.
+            record: Returns what is logged of a reply; needed if there are logs.
 
         """
         code = _OK
@@ -62,15 +64,16 @@ class Admission:
                 code = answer.code
                 call.fail(answer)
                 return
-            servable = self.handle.id
-            for log in self.logs:
-                log.log(
-                    self.method,
-                    servable.name,
-                    servable.version,
-                    self.signature_name,
-                    record,
-                )
+            if record is not None:
+                servable = self.handle.id
+                for log in self.logs:
+                    log.log(
+                        self.method,
+                        servable.name,
+                        servable.version,
+                        self.signature_name,
+                        partial(record, answer),
+                    )
             if isinstance(answer, bytes):
                 call.reply(answer)
             else:
