@@ -7,7 +7,7 @@
 #
 # Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
 # TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
-# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS, COMPARE_ARGS.
+# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS, COMPARE_ARGS, SIMULATE_ARGS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -25,6 +25,7 @@ PYTEST_PROCESSES ?= 2
 SERVE_ARGS ?=
 BENCH_ARGS ?=
 COMPARE_ARGS ?=
+SIMULATE_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -37,7 +38,7 @@ BENCH_AREAS := batching layered runtime core rpc http swap
 BENCH_APART := peers hosted
 
 .PHONY: help venv demo demo-hosted serve test check format proto pages test-clients \
-  test-engines compare stress bench clean
+  test-engines compare simulate-hosted stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -125,6 +126,9 @@ test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL and Envoy, the page in Ch
 	@echo "==> pytest with engines"
 	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted \
 	  tests/e2e/test_page_in_browser.py -k "postgres or envoy or browser" $(PYTEST_ARGS)
+
+simulate-hosted: $(STAMP) ## ten thousand models on a thousand nodes in virtual time, in ten minutes
+	@$(BIN)/python -m tests.hosted.simulation $(SIMULATE_ARGS)
 
 stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
 	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"

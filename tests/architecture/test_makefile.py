@@ -19,6 +19,7 @@ PROMISED = {
     "pages",
     "test-clients",
     "test-engines",
+    "simulate-hosted",
     "stress",
     "bench",
     "clean",

@@ -156,12 +156,17 @@ class Fleet:
 
 def job_row(job: Job) -> str:
     """Returns a text that :func:`read_job` reads."""
-    return json.dumps(dataclasses.asdict(job))
+    return json.dumps(fields_of(job))
 
 
 def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
     """Returns a text that :func:`read_model` reads."""
-    return json.dumps({"placed": placed, **dataclasses.asdict(model)})
+    return json.dumps({"placed": placed, **fields_of(model)})
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Returns what a flat dataclass has, without the copies that ``asdict`` makes."""
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
 
 
 def read_job(text: str) -> Job:

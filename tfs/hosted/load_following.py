@@ -80,7 +80,7 @@ class LoadFollowing:
         if need > num_replicas:
             return need
         highest = max((each for _, each in self._loads), default=0.0)
-        if load is None or self._need([highest]) >= num_replicas:
+        if load is None or self._need([highest], _TOLERANCE) >= num_replicas:
             self._low_since_s = None
         elif self._low_since_s is None:
             self._low_since_s = now_s
@@ -89,10 +89,10 @@ class LoadFollowing:
             return num_replicas - 1
         return num_replicas
 
-    def _need(self, loads: Iterable[float]) -> int:
+    def _need(self, loads: Iterable[float], more: float = -_TOLERANCE) -> int:
         found = list(loads)
         mean = sum(found) / len(found) if found else 0.0
-        return max(1, math.ceil(mean / self._options.per_replica - _TOLERANCE))
+        return max(1, math.ceil(mean / self._options.per_replica + more))
 
 
 class Scaling:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet import Fleet, fields_of
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -62,7 +62,7 @@ class ModelSighting:
 
     def to_row(self) -> str:
         """Returns a text that :meth:`from_row` reads."""
-        return json.dumps({at: asdict(each) for at, each in self.replicas.items()})
+        return json.dumps({at: fields_of(each) for at, each in self.replicas.items()})
 
     @classmethod
     def from_row(cls, text: str) -> ModelSighting:

@@ -187,6 +187,8 @@ class Synchronizer:
         self._looked_s: float | None = None  # when the last look began
         # What the last look that went on to its end was about.
         self._settled: tuple[object, ...] = ()
+        # What routers were told last was about.
+        self._routed: tuple[object, ...] = ()
         # Guards the next three; notified when one of the last two is set. Leaf.
         self._changed = threading.Condition()
         self._has_news = False
@@ -269,13 +271,11 @@ class Synchronizer:
         Of ten thousand models on a thousand servers something does in one look of ten.
         Every half a minute all is said anew all the same, and memory learned.
         """
-        with self._changed:
-            has_news, self._has_news = self._has_news, False
         is_due = self._clock.now() - self._learned_s >= _LEARN_EVERY_S
         if is_due:
             self._learned_s = self._clock.now()
             self._change(edits.learn(measured(self.reports)))
-        return not (is_due or has_news or self._settled != moment)
+        return not is_due and self._settled == moment
 
     def look_safely(self) -> None:
         """Looks, and logs what is wrong with the store: once, and when it is well again."""
@@ -324,7 +324,15 @@ class Synchronizer:
             if not record.is_asked:
                 record.is_asked = True
                 self._executor.submit(partial(self._ask, address, record))
-        self._on_routes(routes_of(fleet, self.reports, self._silent()))
+        with self._changed:
+            has_news, self._has_news = self._has_news, False
+        if has_news:
+            self._settled = self._routed = ()
+        silent = self._silent()
+        moment = fleet, set(silent)
+        if self._routed != moment:
+            self._routed = moment
+            self._on_routes(routes_of(fleet, self.reports, silent))
         for address in gone:  # after no more requests go there
             self._client.forget(address)
 

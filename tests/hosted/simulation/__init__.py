@@ -1,0 +1,1 @@
+"""A fleet of thousands of servers, simulated."""
