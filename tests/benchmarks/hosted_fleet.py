@@ -29,7 +29,7 @@ PREDICT = "/tensorflow.serving.PredictionService/Predict"
 MODEL = "prices"
 NUM_SERVERS = 3
 ANSWER_S = 60.0
-QUICK = "--interpreter_backend=inline --load_probe_budget_s=0 --spare_worker=false"
+QUICK = "--interpreter_backend=inline --load_probe_budget_s=0"
 
 
 def request() -> bytes:

@@ -40,7 +40,13 @@ from tests.models.mobilenet_v3 import MobileNetV3
 from tests.runtime import zoo
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import (
+    ProcessHost,
+    pid_of,
+    process_host,
+    until,
+    wait_for_successor,
+)
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
 from tfs.core.loop.serving_loop import ServingLoop
@@ -51,10 +57,11 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.library.process_channel import ProcessChannel
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
-from tfs.runtime.process.spare_worker import SpareWorker
 
 NUM_CORES = len(os.sched_getaffinity(0))
 REQUESTERS = tuple(sorted({1, 2, 4, NUM_CORES}))
@@ -116,7 +123,6 @@ ROWS = (
     Row("runtime/extra-interpreter/400mb-model", "copies", Goal("value", "<=", 1.1)),
     Row("runtime/first-inference/100mb", "ms", Goal("value", "<=", 60.0)),
     Row("runtime/crash/next-good-reply", "ms", Goal("value", "<=", 100.0)),
-    Row("runtime/crash/next-good-reply-with-spare", "ms"),
 )
 
 
@@ -278,8 +284,8 @@ class _Requester:
 def pool_of(
     host: ProcessHost, num: int, options: ProcessOptions
 ) -> Iterator[ProcessPool]:
-    yield ProcessPool("bench", [host.interpreter(options) for _ in range(num)], options)
-    host.close_interpreters()
+    yield host.pool(options, num)
+    host.close_pools()
 
 
 def equals(model: InterpreterModel, subject: Subject, times: int) -> bool:
@@ -375,7 +381,7 @@ def measure_call_cost(report: Report) -> None:
             subjects: dict[str, Callable[[], Sample]] = {}
             for kind, spin_us in (("process", 0), ("process-spinning", 200)):
                 options = ProcessOptions(worker=WorkerOptions(spin_us=spin_us))
-                loaded = host.interpreter(options).load(source)
+                loaded = host.pool(options).load(source)
                 requesters = Requesters(host.loop, loaded, inputs)
 
                 def measured(requesters: Requesters = requesters) -> Sample:
@@ -391,7 +397,7 @@ def measure_call_cost(report: Report) -> None:
             for kind in ("process-spinning", "process"):
                 costs = [us - direct_us for us in runs[kind]["us"].samples]
                 report.record(f"runtime/call-cost-{size}/{kind}", Series(tuple(costs)))
-            host.close_interpreters()
+            host.close_pools()
 
 
 def measure_private_pythons(report: Report) -> None:
@@ -441,29 +447,34 @@ def _direct(model: torch.nn.Module, x: torch.Tensor) -> Sample:
     return {"us": statistics.median(times_s) * 1e6}
 
 
+# Whoever kills it again and again must not have it quarantined or kept waiting.
+PATIENT = ProcessOptions(crashes=CrashPolicy(max_crashes=1000, max_delay_s=0.0))
+
+
 def measure_extra_interpreter(report: Report) -> None:
     """Memory and start of one interpreter more, and where a 400 MB model is."""
     with tempfile.TemporaryDirectory() as folder, process_host() as host:
         subject = make_subject(Path(folder), "dlrm")
-        first = host.interpreter().load(subject.source)
-        ok = equals(first, subject, 1)
+        ok = True
         private_mb, ready_ms = [], []
-        for _ in range(ROUNDS):
-            interpreter = host.interpreter()
+        for number in range(ROUNDS):
+            channel = ProcessChannel(
+                f"extra-{number}", host.loop, host.zygote, ProcessOptions()
+            )
+            model = host.pool().load(subject.source)  # the zygote runs by then
             begun_s = time.perf_counter()
-            interpreter.hold()
+            channel.hold()
             ready_ms.append((time.perf_counter() - begun_s) * 1e3)
-            model = interpreter.load(subject.source, first.files)
             ok = ok and equals(model, subject, 1)
-            private_mb.append(_memory(interpreter, "Private_") / 1e6)
-            interpreter.let_go()
+            private_mb.append(_memory(model.pid, "Private_") / 1e6)
+            channel.close()
         report.record(
             "runtime/extra-interpreter/private",
             Series(tuple(private_mb)),
             results_ok=ok,
         )
         report.record("runtime/extra-interpreter/ready", Series(tuple(ready_ms)))
-        host.close_interpreters()
+        host.close_pools()
         large = package(
             Path(folder),
             zoo.Weighted(100 << 20),
@@ -471,19 +482,16 @@ def measure_extra_interpreter(report: Report) -> None:
             "large",
         )
         size_bytes = 400 << 20
-        interpreters = [host.interpreter() for _ in range(3)]
-        loaded = [interpreters[0].load(large)]
-        loaded += [each.load(large, loaded[0].files) for each in interpreters[1:]]
-        for model in loaded:
-            ask(model, {"x": floats((1, 2))}, "total").outputs()
-        pss_bytes = sum(_memory(each, "Pss:", "model.pt") for each in interpreters)
+        model = host.pool(num_processes=3).load(large)
+        model.rehearse("total", {"x": floats((1, 2))}, 60.0)
+        pss_bytes = sum(_memory(pid, "Pss:", "model.pt") for pid in model.pids)
         report.record("runtime/extra-interpreter/400mb-model", pss_bytes / size_bytes)
 
 
-def _memory(interpreter: ProcessInterpreter, kind: str, mapping: str = "") -> int:
+def _memory(pid: int, kind: str, mapping: str = "") -> int:
     """Returns a worker's memory of a kind, of one mapping or all, in bytes."""
     total, inside = 0, not mapping
-    with open(f"/proc/{interpreter.pid}/smaps") as smaps:
+    with open(f"/proc/{pid}/smaps") as smaps:
         for line in smaps:
             key = line.split(maxsplit=1)[0]
             if "-" in key:
@@ -494,7 +502,7 @@ def _memory(interpreter: ProcessInterpreter, kind: str, mapping: str = "") -> in
 
 
 def measure_first_inference(report: Report) -> None:
-    """From a fresh interpreter and a staged 100 MB model to its first answer."""
+    """From nothing but a staged 100 MB model to the first answer of a fresh process."""
     with tempfile.TemporaryDirectory() as folder, process_host() as host:
         source = package(
             Path(folder),
@@ -502,52 +510,35 @@ def measure_first_inference(report: Report) -> None:
             {"serving_default": signature()},
             "100mb",
         )
-        first = host.interpreter().load(source)
+        model = host.pool(PATIENT).load(source)
         times_ms = []
         for _ in range(ROUNDS):
-            interpreter = host.interpreter()
+            pid = pid_of(model)
+            os.kill(pid, 9)
+            until(lambda p=pid: model.pid != p, "the death")  # type: ignore[misc]
             begun_s = time.perf_counter()
-            model = interpreter.load(source, first.files)
             ask(model, {"x": floats((1, 2))}).outputs()
             times_ms.append((time.perf_counter() - begun_s) * 1e3)
         report.record("runtime/first-inference/100mb", Series(tuple(times_ms)))
 
 
 def measure_crash(report: Report) -> None:
-    """From the crash of a call to a worker with its models, and to a good reply."""
+    """From the crash of a call to a worker with its model, and to a good reply."""
     with tempfile.TemporaryDirectory() as folder, process_host() as host:
         source = package(Path(folder), zoo.Scale())
-        spare = SpareWorker(host.loop, host.zygote, WorkerOptions())
-        back_ms, reply_ms, spared_ms = [], [], []
+        back_ms, reply_ms = [], []
         for _ in range(ROUNDS):
-            interpreter = host.interpreter()
-            model = interpreter.load(source)
+            model = host.pool().load(source)
             ask(model, {"x": floats((1, 2))}).outputs()
             reply_ms.append(_crash_to_reply_ms(model))
-            pid = interpreter.pid
-            assert pid is not None
+            pid = pid_of(model)
             begun_s = time.perf_counter()
             os.kill(pid, 9)
-            until(
-                lambda i=interpreter, p=pid: (
-                    i.pid not in (None, p)  # type: ignore[misc]
-                    and i.state.value == "ready"
-                ),
-                "the worker",
-            )
+            wait_for_successor(model, pid)
             back_ms.append((time.perf_counter() - begun_s) * 1e3)
-            host.close_interpreters()
-            model = host.interpreter(spare=spare).load(source)
-            ask(model, {"x": floats((1, 2))}).outputs()
-            until(lambda: spare.pid is not None, "the spare")
-            spared_ms.append(_crash_to_reply_ms(model))
-            host.close_interpreters()
-        host.on_loop(spare.close)
+            host.close_pools()
         report.record("runtime/crash/worker-back", Series(tuple(back_ms)))
         report.record("runtime/crash/next-good-reply", Series(tuple(reply_ms)))
-        report.record(
-            "runtime/crash/next-good-reply-with-spare", Series(tuple(spared_ms))
-        )
 
 
 def _crash_to_reply_ms(model: InterpreterModel) -> float:
@@ -565,7 +556,7 @@ def measure_load(report: Report) -> None:
     size_bytes = 500 << 20
     with tempfile.TemporaryDirectory() as folder, process_host() as host:
         subject = make_subject(Path(folder), "mobilenet")
-        served = host.interpreter().load(subject.source)
+        served = host.pool().load(subject.source)
         requesters = Requesters(host.loop, served, subject.inputs)
         source = package(
             Path(folder),
@@ -577,14 +568,13 @@ def measure_load(report: Report) -> None:
         quiet_us, loading_us, shares = [], [], []
         for _ in range(ROUNDS):
             quiet_us.append(_p99_us(requesters.run(1, 2.0)[1]))
-            interpreter = host.interpreter()
             before_bytes = _held_bytes()
-            loader = _Loading(interpreter, source)
+            loader = _Loading(host.pool(), source)
             loading_us.append(_p99_us(requesters.run(1, 2.0)[1]))
             model = loader.finish()
             ask(model, {"x": floats((1, 2))}, "total").outputs()
             held_bytes = _held_bytes() - before_bytes
-            pid = interpreter.pid
+            pid = model.pid
             model.unload()
             until(lambda p=pid: not Path(f"/proc/{p}/maps").exists(), "the end")  # type: ignore[misc]
             kept_bytes = _held_bytes() - before_bytes
@@ -600,17 +590,17 @@ def measure_load(report: Report) -> None:
 class _Loading(threading.Thread):
     """Loads on a thread, as the server's load pool does."""
 
-    def __init__(self, interpreter: ProcessInterpreter, source: ModelSource) -> None:
+    def __init__(self, pool: ProcessPool, source: ModelSource) -> None:
         super().__init__(daemon=True)
-        self._interpreter = interpreter
+        self._pool = pool
         self._source = source
-        self._model: InterpreterModel | None = None
+        self._model: ProcessModel | None = None
         self.start()
 
     def run(self) -> None:
-        self._model = self._interpreter.load(self._source)
+        self._model = self._pool.load(self._source)
 
-    def finish(self) -> InterpreterModel:
+    def finish(self) -> ProcessModel:
         self.join(60)
         assert self._model is not None
         return self._model

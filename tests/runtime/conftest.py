@@ -18,9 +18,9 @@ def shared_host() -> Iterator[ProcessHost]:
 
 @pytest.fixture
 def host(shared_host: ProcessHost) -> Iterator[ProcessHost]:
-    """The shared host; interpreters a test makes are closed after it.
+    """The shared host; pools a test makes are closed after it.
 
     A test may kill the zygote: whoever wants one next gets another.
     """
     yield shared_host
-    shared_host.close_interpreters()
+    shared_host.close_pools()

@@ -12,32 +12,39 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.process_pool import ProcessPool
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.testing.patience import PATIENCE_S
 
 
 class ProcessHost:
-    """What stands in for a server: its loop, its zygote, its interpreters."""
+    """What stands in for a server: its loop, its zygote, its pools."""
 
     def __init__(self, loop: ServingLoop, zygote: Zygote) -> None:
         self.loop = loop
         self.zygote = zygote
-        self.interpreters: list[ProcessInterpreter] = []
+        self._pools: list[ProcessPool] = []
 
-    def interpreter(
+    def pool(
         self,
         options: ProcessOptions | None = None,
-        spare: SpareWorker | None = None,
-    ) -> ProcessInterpreter:
-        """Returns a new interpreter; the host closes it."""
-        name = f"process-{len(self.interpreters)}"
-        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options, spare)
-        self.interpreters.append(interpreter)
-        return interpreter
+        num_processes: int = 1,
+        may_grow: Callable[[], bool] | None = None,
+    ) -> ProcessPool:
+        """Returns a new pool; the host closes it."""
+        pool = ProcessPool(
+            f"pool-{len(self._pools)}",
+            self.loop,
+            self.zygote,
+            options or ProcessOptions(),
+            num_processes,
+            may_grow,
+        )
+        self._pools.append(pool)
+        return pool
 
     def on_loop(self, fn: Callable[[], None]) -> None:
         """Runs ``fn`` on the loop and waits for it."""
@@ -52,11 +59,11 @@ class ProcessHost:
         self.loop.post(run)
         assert done.wait(PATIENCE_S)
 
-    def close_interpreters(self) -> None:
-        """Closes what ``interpreter`` made."""
-        for interpreter in self.interpreters:
-            interpreter.close(time.monotonic() + PATIENCE_S)
-        self.interpreters.clear()
+    def close_pools(self) -> None:
+        """Closes what ``pool`` made."""
+        for pool in self._pools:
+            pool.close(time.monotonic() + PATIENCE_S)
+        self._pools.clear()
 
 
 @contextlib.contextmanager
@@ -69,7 +76,7 @@ def process_host(linger_s: float = 30.0) -> Iterator[ProcessHost]:
     try:
         yield host
     finally:
-        host.close_interpreters()
+        host.close_pools()
         host.on_loop(host.zygote.close)
         loop.close(time.monotonic() + PATIENCE_S)
     assert loop.num_failures == 0
@@ -88,32 +95,31 @@ def until(condition: Callable[[], bool], what: str) -> None:
         pause.wait(min(0.002 + waited_s / 10, 0.05))
 
 
-def pid_of(interpreter: ProcessInterpreter) -> int:
-    """Returns the process of an interpreter that is ready, once it is."""
-    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
-    pid = interpreter.pid
+def ready_pid(model: ProcessModel) -> int | None:
+    """Returns the first process of a version if it answers calls, else None."""
+    pids = model.pids
+    is_ready = model.states[0] is WorkerState.READY
+    return pids[0] if pids and is_ready else None
+
+
+def pid_of(model: ProcessModel) -> int:
+    """Returns the first process of a version, once it is ready."""
+    until(lambda: ready_pid(model) is not None, "a ready worker")
+    pid = ready_pid(model)
     assert pid is not None
     return pid
 
 
-def wait_for_successor(interpreter: ProcessInterpreter, pid: int | None) -> None:
+def wait_for_successor(model: ProcessModel, pid: int) -> None:
     """Waits until another worker than ``pid`` is ready."""
-    until(
-        # Both are read while the loop changes them: the one may be gone before the other.
-        lambda: (
-            interpreter.pid not in (None, pid)
-            and interpreter.state is WorkerState.READY
-        ),
-        "the next worker",
-    )
+    until(lambda: ready_pid(model) not in (None, pid), "the next worker")
 
 
-def kill_worker(interpreter: ProcessInterpreter) -> None:
-    """Kills an interpreter's worker, and waits for the next one."""
-    pid = interpreter.pid
-    assert pid is not None
+def kill_worker(model: ProcessModel) -> None:
+    """Kills a version's first worker, and waits for the next one."""
+    pid = pid_of(model)
     os.kill(pid, signal.SIGKILL)
-    wait_for_successor(interpreter, pid)
+    wait_for_successor(model, pid)
 
 
 def is_gone(pid: int) -> bool:

@@ -67,7 +67,7 @@ def inline() -> Iterator[Interpreter]:
 @contextlib.contextmanager
 def process() -> Iterator[Interpreter]:
     with process_host() as host:
-        interpreter = host.interpreter(ProcessOptions(max_queued=MAX_QUEUED))
+        interpreter = host.pool(ProcessOptions(max_queued=MAX_QUEUED))
         interpreter.start()
         yield interpreter
 

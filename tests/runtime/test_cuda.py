@@ -60,7 +60,7 @@ def load(request: pytest.FixtureRequest) -> Iterator[Load]:
             interpreter.close(time.monotonic() + PATIENCE_S)
         return
     with process_host() as host:
-        yield lambda source: host.interpreter().load(source)
+        yield lambda source: host.pool().load(source)
 
 
 def recommender(folder: Path, version: int) -> tuple[ModelSource, Tensors, TensorView]:
@@ -172,7 +172,7 @@ def test_a_process_answers_as_this_one_bit_for_bit(
     inline.start()
     expected = ask(inline.load(source), inputs).outputs()["y"]
     inline.close(time.monotonic() + PATIENCE_S)
-    answer = ask(host.interpreter().load(source), inputs).outputs()["y"]
+    answer = ask(host.pool().load(source), inputs).outputs()["y"]
     assert answer.data == expected.data
 
 
@@ -183,10 +183,9 @@ def test_nothing_of_processes_is_left_on_the_device(
     gc.collect()
     torch.cuda.empty_cache()
     before_bytes = used_bytes()
-    interpreter = host.interpreter()
-    model = interpreter.load(large(tmp_path))
+    model = host.pool().load(large(tmp_path))
     expected = ask(model, X).outputs()["y"].data
-    kill_worker(interpreter)
+    kill_worker(model)
     assert ask(model, X).outputs()["y"].data == expected
     model.unload()
     until(lambda: used_bytes() - before_bytes <= SLACK_BYTES, "an empty device")

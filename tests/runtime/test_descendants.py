@@ -14,7 +14,7 @@ from tests.runtime.zoo import Spawner
 from tfs.core.dtype import INT64
 from tfs.core.signature import TensorSpec
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_model import ProcessModel
 
 X = {"x": floats((1, 2))}
 PIDS = signature({"y": TensorSpec(INT64, (-1, 2))})
@@ -26,11 +26,8 @@ SIGNATURES = {
 }
 
 
-def load(
-    host: ProcessHost, folder: Path
-) -> tuple[ProcessInterpreter, InterpreterModel]:
-    interpreter = host.interpreter()
-    return interpreter, interpreter.load(package(folder, Spawner(), SIGNATURES))
+def load(host: ProcessHost, folder: Path) -> ProcessModel:
+    return host.pool().load(package(folder, Spawner(), SIGNATURES))
 
 
 def pids_of(model: InterpreterModel, name: str = "serving_default") -> list[int]:
@@ -40,19 +37,19 @@ def pids_of(model: InterpreterModel, name: str = "serving_default") -> list[int]
 
 def test_a_fork_of_a_model_answers_nothing(host: ProcessHost, tmp_path: Path) -> None:
     """A child that returns from the model ends; only the worker takes calls."""
-    interpreter, model = load(host, tmp_path)
-    worker = interpreter.pid
+    model = load(host, tmp_path)
+    worker = model.pid
     for _ in range(5):
         child, _ = pids_of(model)
         assert child > 0
         until(lambda pid=child: is_gone(pid), "the end of the copy")  # type: ignore[misc]
-    assert interpreter.pid == worker
-    assert interpreter.stats().num_restarts == 0
+    assert model.pid == worker
+    assert model.num_deaths == 0
 
 
 def test_a_fork_of_a_fork_is_no_error(host: ProcessHost, tmp_path: Path) -> None:
     """What a copy closed already is not closed again by its own copies."""
-    _, model = load(host, tmp_path)
+    model = load(host, tmp_path)
     assert pids_of(model, "nested") == [0, 0]
 
 
@@ -61,7 +58,7 @@ def test_what_a_model_started_ends_with_its_worker(
     host: ProcessHost, tmp_path: Path, end: str
 ) -> None:
     """Forked children and programs alike, however the worker ends."""
-    _, model = load(host, tmp_path)
+    model = load(host, tmp_path)
     started = pids_of(model, "lasting")
     assert not any(map(is_gone, started))
     if end == "unload":

@@ -24,7 +24,6 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.process_pool import ProcessPool
 from tfs.testing.patience import PATIENCE_S
 
 MEETING = """
@@ -82,7 +81,7 @@ def test_as_many_requests_as_asked_for_run_at_once(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Each of three waits inside the model for the two others, again and again."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     model = interpreter.load(written(tmp_path, MEETING, 3))
     for _ in range(5):
         answers = asked(model, (1, 1), (2, 1), (3, 1))
@@ -91,7 +90,7 @@ def test_as_many_requests_as_asked_for_run_at_once(
     assert interpreter.stats().num_calls == 15
     model.unload()
     assert interpreter.stats().num_calls == 15
-    assert interpreter.pid is None
+    assert not model.pids
 
 
 def test_more_requests_than_slots_pass_through_a_batched_part(
@@ -101,7 +100,7 @@ def test_more_requests_than_slots_pass_through_a_batched_part(
     source = package(
         tmp_path, Joined().eval(), {"serving_default": signature()}, concurrency=4
     )
-    model = host.interpreter().load(source)
+    model = host.pool().load(source)
     answers = asked(model, *((number, 0) for number in range(80)))
     for number, answer in enumerate(answers):
         assert values(answer.outputs()["y"]) == [[2 * number + 1, 1]]
@@ -120,7 +119,7 @@ def test_tensors_that_fit_no_slot_find_their_call(
         concurrency=4,
     )
     options = ProcessOptions(worker=WorkerOptions(slab_bytes=1 << 20))
-    model = host.interpreter(options).load(source)
+    model = host.pool(options).load(source)
     tensors = [torch.rand(1, num) for _ in range(24)]
     answers = [
         ask(model, {"x": TensorView(FLOAT32, (1, num), tensor.numpy().tobytes())})
@@ -135,7 +134,7 @@ def test_a_crash_fails_what_was_inside_and_the_rest_is_answered(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Whoever was in the interpreter gets INTERNAL; the next worker takes up again."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     model = interpreter.load(written(tmp_path, MEETING, 3))
     inside = asked(model, (1, 3), (2, 3), (3, 2))
     behind = asked(model, (4, 0), (5, 0))
@@ -145,7 +144,7 @@ def test_a_crash_fails_what_was_inside_and_the_rest_is_answered(
         [[8, 0]],
         [[10, 0]],
     ]
-    assert interpreter.stats().num_restarts == 1
+    assert model.num_deaths == 1
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "expired"])
@@ -153,7 +152,7 @@ def test_a_request_that_nobody_wants_leaves_at_its_next_step(
     host: ProcessHost, tmp_path: Path, reason: str
 ) -> None:
     """Cancellation and deadline reach the part, in another process though it is."""
-    model = host.interpreter().load(written(tmp_path, ENDLESS, 2))
+    model = host.pool().load(written(tmp_path, ENDLESS, 2))
     cancel = CancelToken()
     deadline_s = time.monotonic() + 0.2 if reason == "expired" else None
     leaves = ask(model, {"x": floats((1, 0))}, deadline_s=deadline_s, cancel=cancel)
@@ -169,9 +168,8 @@ def test_a_call_that_hangs_ends_the_interpreter(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Each call has the time it would have alone; all inside share the end."""
-    interpreter = host.interpreter(ProcessOptions(call_timeout_s=3.0))
+    interpreter = host.pool(ProcessOptions(call_timeout_s=3.0))
     model = interpreter.load(written(tmp_path, MEETING, 3))
-    interpreter.load(package(tmp_path, Scale()))  # takes one at a time
     hanging = ask(model, {"x": floats((1, 3))})
     assert "took over" in cast("Internal", hanging.error()).message
     # The next worker is as wide.
@@ -182,12 +180,12 @@ def test_a_call_that_hangs_ends_the_interpreter(
 def test_unloading_answers_what_waits_and_waits_for_what_runs(
     host: ProcessHost, tmp_path: Path
 ) -> None:
-    """A model beside it in the same interpreter goes on."""
-    interpreter = host.interpreter()
+    """Another version of the pool goes on."""
+    interpreter = host.pool()
     model = interpreter.load(written(tmp_path, MEETING, 3))
     other = interpreter.load(package(tmp_path, Scale()))
     inside = asked(model, (1, 1), (2, 1))
-    until(lambda: interpreter.num_pending == 2, "both inside")
+    until(lambda: model.num_pending == 2, "both inside")
     unloader = threading.Thread(target=model.unload)
     unloader.start()
     until(
@@ -204,28 +202,27 @@ def test_unloading_answers_what_waits_and_waits_for_what_runs(
 
 def test_a_full_queue_refuses_at_once(host: ProcessHost, tmp_path: Path) -> None:
     """What waits is bounded beside what runs."""
-    interpreter = host.interpreter(ProcessOptions(max_queued=2))
+    interpreter = host.pool(ProcessOptions(max_queued=2))
     model = interpreter.load(written(tmp_path, MEETING, 2))
     inside = asked(model, (1, 3), (2, 3))
-    until(lambda: interpreter.num_pending == 2, "both inside")
+    until(lambda: model.num_pending == 2, "both inside")
     waiting = asked(model, (3, 0), (4, 0))
-    until(lambda: interpreter.num_pending == 4, "two waiting")
+    until(lambda: model.num_pending == 4, "two waiting")
     assert isinstance(asked(model, (5, 0))[0].error(), Unavailable)
     interpreter.close(time.monotonic())
     for answer in (*inside, *waiting):
         assert isinstance(answer.error(), Unavailable)
 
 
-def test_a_pool_gives_such_a_model_one_interpreter(
+def test_a_pool_gives_such_a_model_one_process(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Requests meet only where they run together."""
-    interpreters = [host.interpreter() for _ in range(2)]
-    pool = ProcessPool("pool", interpreters, ProcessOptions())
+    pool = host.pool(num_processes=2)
     model = pool.load(written(tmp_path, MEETING, 3))
     for answer in asked(model, (1, 1), (2, 1), (3, 1)):
         answer.outputs()
-    assert [each.pid is not None for each in interpreters] == [True, False]
+    assert len(model.pids) == 1
     model.unload()
     assert pool.is_spent
 
@@ -234,11 +231,11 @@ def test_a_thread_that_cannot_go_on_ends_its_worker(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Its caller would wait for as long as calls may take, and so would the next ones."""
-    interpreter = host.interpreter(ProcessOptions(call_timeout_s=1000.0))
+    interpreter = host.pool(ProcessOptions(call_timeout_s=1000.0))
     model = interpreter.load(written(tmp_path, MEETING, 2))
     error = ask(model, {"x": floats((1, 4))}).error()
     assert isinstance(error, Internal)
     assert "part/1" in error.message
     (answer,) = asked(model, (1, 0))
     assert values(answer.outputs()["y"]) == [[2, 0]]
-    assert interpreter.stats().num_restarts == 1
+    assert model.num_deaths == 1

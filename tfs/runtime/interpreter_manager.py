@@ -30,13 +30,13 @@ from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.library.interpreters import InterpreterLender, SessionChannel
+from tfs.runtime.library.process_channel import ProcessChannel
 from tfs.runtime.library.sessions import (
     InterpreterSession,
     MovableObject,
     Package,
     RemoteObject,
 )
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote import Zygote
 
@@ -90,7 +90,7 @@ class InterpreterManager:
         self._loop: ServingLoop | None = None
         self._zygote: Zygote | None = None
         channels: list[SessionChannel] = []
-        self._processes: list[ProcessInterpreter] = []
+        self._processes: list[ProcessChannel] = []
         self._private: list[DlmopenInterpreter] = []
         if backend == "dlmopen":
             dlmopen_probe.require(num)
@@ -102,11 +102,11 @@ class InterpreterManager:
             ]
             channels += self._private
         else:
-            self._loop = ServingLoop(name="interpreter-manager")
-            self._zygote = Zygote(self._loop)
+            loop = self._loop = ServingLoop(name="interpreter-manager")
+            zygote = self._zygote = Zygote(loop)
+            how = options or ProcessOptions()
             self._processes = [
-                ProcessInterpreter(f"process-{i}", self._loop, self._zygote, options)
-                for i in range(num)
+                ProcessChannel(f"process-{i}", loop, zygote, how) for i in range(num)
             ]
             channels += self._processes
             self._loop.start()
@@ -153,7 +153,7 @@ class InterpreterManager:
         for private in self._private:
             private.close(deadline_s)
         for process in self._processes:
-            process.close(deadline_s)
+            process.close()
         if self._loop is not None and self._zygote is not None:
             done = threading.Event()
             zygote = self._zygote

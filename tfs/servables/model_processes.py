@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.pooled_model import PooledModel
 from tfs.runtime.process.process_model import ProcessModel
 
 
@@ -28,15 +27,6 @@ class ModelProcesses:
 
 def processes_of(model: InterpreterModel) -> ModelProcesses | None:
     """Returns the processes that run a model; None if it runs in this one."""
-    members: list[object] = [model]
-    if isinstance(model, PooledModel):
-        members = [each for _, each in model.members]
-    workers = [each for each in members if isinstance(each, ProcessModel)]
-    if not workers:
+    if not isinstance(model, ProcessModel):
         return None
-    health = workers[0].health  # all workers share it
-    return ModelProcesses(
-        tuple(each.worker_pid for each in workers if each.worker_pid is not None),
-        health.num_deaths,
-        health.last_death,
-    )
+    return ModelProcesses(tuple(model.pids), model.num_deaths, model.last_death)

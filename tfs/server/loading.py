@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from managers.aspired_versions_manager import (
@@ -159,10 +159,6 @@ class Loading:
     def prepare(self) -> None:
         """Imports what models need in this process; blocks for a second the first time."""
         self._placer.prepare()
-
-    def reserve_pids(self) -> Sequence[int]:
-        """Returns the processes that run no version and wait for one."""
-        return self._placer.reserve_pids()
 
     def yield_no_more(self) -> None:
         """Lets loads and unloads go on at full speed, whatever is requested."""

@@ -315,7 +315,6 @@ class ModelServer:
             is_draining=lambda: self._draining,
             stats=self.stats,
             memory=self._loading.memory,
-            reserve_pids=self._loading.reserve_pids,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
             num_warmed=lambda each: self._loading.num_warmed.get(each, 0),
             figures=self._gate.figures,

@@ -251,12 +251,6 @@ class ServerOptions:
         least=0,
         most=1000,
     )
-    spare_worker: bool = flag(
-        True,
-        "keep one process interpreter ready more than are used, for the next load or "
-        "to replace one that crashed (not with --model_memory_limit_bytes; default "
-        "true)",
-    )
     load_probe_budget_s: float = flag(
         0.5,
         "how long measuring a version may take, beside the few calls that show "

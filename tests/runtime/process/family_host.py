@@ -15,20 +15,14 @@ from pathlib import Path
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import process_host
+from tests.runtime.process_host import process_host, ready_pid
 from tests.runtime.zoo import Large, Spawner
 from tfs.core.dtype import INT64
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import spare_worker
 from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.process_pool import ProcessPool
-from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
 STUBBORN = {
@@ -51,32 +45,21 @@ def graph_in(folder: Path) -> ModelSource:
     )
 
 
-def pid_of(interpreter: ProcessInterpreter) -> int | None:
-    """Returns the worker that answers calls, None while there is none."""
-    return interpreter.pid if interpreter.state is WorkerState.READY else None
-
-
 def main(folder: Path, graph: Path) -> None:
     """Runs until its input ends."""
-    # Not to wait for what is put off while other things happen.
-    vars(spare_worker)["_QUIET_S"] = 0.01
     with process_host() as host:
-        loop, zygote = host.loop, host.zygote
-        spare = SpareWorker(loop, zygote, WorkerOptions())
-        plain, of_graph, stubborn = (host.interpreter(PATIENT, spare) for _ in range(3))
         large = package(folder, Large(1 << 20), {"serving_default": signature()})
-        shared = plain.load(large)
-        pool = ProcessPool("graph", [of_graph], PATIENT)
-        graphs = pool.load(graph_in(graph))
-        spawner = stubborn.load(package(folder, Spawner(), STUBBORN, name="spawner"))
+        shared = host.pool(PATIENT).load(large)
+        graphs = host.pool(PATIENT).load(graph_in(graph))
+        stubborn = package(folder, Spawner(), STUBBORN, name="spawner")
+        spawner = host.pool(PATIENT).load(stubborn)
 
         def pids() -> dict[str, int | None]:
             return {
-                "zygote": zygote.pid,
-                "spare": spare.pid,
-                "worker": pid_of(plain),
-                "graph worker": pid_of(of_graph),
-                "stubborn worker": pid_of(stubborn),
+                "zygote": host.zygote.pid,
+                "worker": ready_pid(shared),
+                "graph worker": ready_pid(graphs),
+                "stubborn worker": ready_pid(spawner),
             }
 
         for line in sys.stdin:
@@ -91,8 +74,6 @@ def main(folder: Path, graph: Path) -> None:
                 case name:
                     ask(spawner, X, name)
             print(json.dumps(answer), flush=True)
-        host.on_loop(spare.close)
-        host.close_interpreters()
 
 
 if __name__ == "__main__":

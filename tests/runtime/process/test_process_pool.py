@@ -59,17 +59,16 @@ def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None
     pool = backend.pool(2)
     model = pool.load(package(tmp_path, Scale()))
     slow = [ask(model, {"x": floats((0.2, 0))}, "slow") for _ in range(2)]
-    until(lambda: all(each.num_pending for each in pool.interpreters), "both busy")
+    until(lambda: model.num_pending == 2, "both busy")
     for answer in slow:
         answer.outputs()
-    pids = {each.pid for each in pool.interpreters}
-    assert len(pids) == 2
+    assert len(set(model.pids)) == 2
     assert pool.stats().num_models == 1
-    assert pool in backend.pools()
+    assert not pool.is_spent
     model.unload()
     assert isinstance(ask(model, X).error(), Unavailable)
-    assert all(each.pid is None for each in pool.interpreters)
-    assert pool not in backend.pools()
+    assert not model.pids
+    assert pool.is_spent
 
 
 def test_no_call_waits_behind_a_long_one_while_another_interpreter_is_idle(
@@ -84,7 +83,7 @@ def test_no_call_waits_behind_a_long_one_while_another_interpreter_is_idle(
         each.outputs()
     assert not long.is_there
     long.outputs()
-    assert not any(each.num_pending for each in pool.interpreters)
+    assert not model.num_pending
     model.unload()
 
 
@@ -98,18 +97,17 @@ def test_one_of_many_versions_grows_when_its_calls_wait(
     slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
     for answer in slow:
         answer.outputs()
-    assert len(model.members) == 1  # others were being loaded
+    assert len(model.pids) == 1  # others were being loaded
     may_grow.set()
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
-    assert len(model.members) == 1  # no call had to wait
+    assert len(model.pids) == 1  # no call had to wait
     slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
     for answer in slow:
         answer.outputs()
-    until(lambda: len(model.members) == 2, "the second interpreter")
-    assert len({member.pid for _, member in model.members}) == 2
+    until(lambda: len(model.pids) == 2, "the second interpreter")
     model.unload()
-    assert all(each.pid is None for each in pool.interpreters)
-    assert pool not in backend.pools()
+    assert not model.pids
+    assert pool.is_spent
 
 
 def test_a_version_unloaded_while_it_grows_leaves_nothing(
@@ -123,36 +121,24 @@ def test_a_version_unloaded_while_it_grows_leaves_nothing(
     for answer in slow:
         answer.outcome()
     assert isinstance(ask(model, X).error(), Unavailable)
-    assert all(each.pid is None for each in pool.interpreters)
-    assert pool not in backend.pools()
+    assert not model.pids
+    assert pool.is_spent
 
 
-@pytest.mark.parametrize("closes", [True, False])
-def test_only_what_is_wanted_is_missed(
-    backend: ProcessBackend,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    closes: bool,
+def test_a_version_that_cannot_grow_serves_on(
+    backend: ProcessBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that ends while it adds interpreters has nothing to warn of."""
+    """It does not load in a second process: the log says so, and calls are answered."""
     pool = backend.pool(2, lambda: True)
-    ended = threading.Event()
-
-    def load(*_: object) -> None:
-        if closes:
-            pool.interpreters[1].close()
-        ended.set()
-        raise Unavailable("no interpreter")
-
-    monkeypatch.setattr(pool.interpreters[1], "load", load)
-    model = pool.load(package(tmp_path, Scale()))
-    slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
-    for answer in slow:
+    failing = FailsAgain(str(tmp_path / "once"))
+    signatures = {"serving_default": signature()}
+    model = pool.load(package(tmp_path, failing, signatures))
+    answers = [ask(model, X) for _ in range(100)]
+    until(lambda: "event=no_interpreter_added" in caplog.text, "the failure")
+    for answer in (*answers, ask(model, X)):
         answer.outputs()
-    assert ended.wait(30.0)
+    assert model.num_deaths == 0
     model.unload()
-    assert ("event=no_interpreter_added" in caplog.text) is not closes
 
 
 def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> None:
@@ -160,8 +146,10 @@ def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> N
     pool = backend.pool(2)
     model = pool.load(package(tmp_path, Scale()))
     assert model.rehearse("count", X, 30.0)
-    for _, member in model.members:
-        assert values(ask(member, X, "count").outputs()["y"]) == [[2, 2]]
+    slow = ask(model, {"x": floats((0.5, 0))}, "slow")  # takes one of them
+    counts = [ask(model, X, "count") for _ in range(2)]
+    assert [values(each.outputs()["y"]) for each in counts] == [[[2, 2]], [[3, 3]]]
+    slow.outputs()
     model.unload()
 
 
@@ -181,7 +169,7 @@ def test_a_crash_in_one_leaves_the_others_serving(
     assert processes is not None
     assert processes.num_deaths == 1
     assert processes.last_death
-    assert pool.interpreters[1].pid in processes.pids
+    until(lambda: len(model.pids) == 2, "the second process")
     model.unload()
 
 
@@ -235,7 +223,6 @@ def test_a_slow_load_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
         model = pool.load(source)
         assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
         assert len(list((tmp_path / "here").iterdir())) == 3
-        assert model.members[0][0] is pool.interpreters[0]
         model.unload()
         until(lambda: pool.is_spent, "the end of all processes")
     finally:
@@ -286,8 +273,8 @@ def test_a_worker_has_imported_what_model_authors_do(
     model.unload()
 
 
-def test_a_pool_needs_an_interpreter(backend: ProcessBackend) -> None:
+def test_a_pool_needs_a_process(backend: ProcessBackend) -> None:
     """A pool of none is refused: it would answer nothing."""
-    with pytest.raises(ValueError, match="interpreter"):
+    with pytest.raises(ValueError, match="process"):
         backend.pool(0)
     assert backend.is_available()

@@ -24,13 +24,16 @@ from tfs.runtime.guest.slab import (
     unpack_strings,
 )
 from tfs.runtime.process.slab_call import (
+    MANY_BYTES,
+    MANY_STRINGS,
     CorruptReply,
     RequestPlans,
     SlowReply,
+    Spill,
     read_reply,
+    takes_long_to_write,
     write_request,
 )
-from tfs.runtime.process.spilled_task import MANY_BYTES, MANY_STRINGS
 
 F32 = DTYPE_CODES[FLOAT32]
 SIGNATURE = SCALE_SIGNATURES["serving_default"]
@@ -60,12 +63,12 @@ def reply(slab: Slab, words: tuple[int, ...]) -> Slot:
 
 
 def test_a_request_is_written_as_described(slab: Slab) -> None:
-    """The words are model, signature, rows, overflow, count, then the input."""
+    """The words are signature, rows, overflow, count, then the input."""
     slot = slab.slots[1]
     view = floats((1, 2))
-    assert write_request(slab, slot, 7, 3, task(SIGNATURE, x=view)) is None
+    assert write_request(slab, slot, 3, task(SIGNATURE, x=view), {}) is None
     words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
-    assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
+    assert words == [3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
     assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
 
 
@@ -76,9 +79,9 @@ def test_requests_of_one_form_are_written_alike(slab: Slab) -> None:
         for value in (1.0, 2.0):
             view = floats((1.0, value))
             written = task(SIGNATURE, x=view)
-            assert write_request(slab, slot, 7, 3, written, plans) is None
+            assert write_request(slab, slot, 3, written, plans) is None
             words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
-            assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
+            assert words == [3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
             assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
     assert len(plans) == len(slab.slots)
 
@@ -89,14 +92,14 @@ def test_requests_of_other_forms_have_other_words(slab: Slab) -> None:
     slot = slab.slots[0]
     for shape in ((1, 2), (2, 1), (1, 3), (1, 2)):
         view = TensorView(FLOAT32, shape, bytes(4 * math.prod(shape)))
-        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        write_request(slab, slot, 0, task(SIGNATURE, x=view), plans)
         words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
-        assert words[8:] == [len(view.data), 2, *shape]
+        assert words[7:] == [len(view.data), 2, *shape]
     for text in (b"a", b"abc"):
         view = TensorView(STRING, (1, 1), (text,))
-        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        write_request(slab, slot, 0, task(SIGNATURE, x=view), plans)
         words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
-        assert words[8] == 8 + len(text)
+        assert words[7] == 8 + len(text)
     assert len(plans) == 3
 
 
@@ -105,7 +108,7 @@ def test_inputs_larger_than_a_slot_are_measured_each_time(slab: Slab) -> None:
     plans: RequestPlans = {}
     view = TensorView(FLOAT32, (1, 1 << 18), bytes(1 << 20))
     for _ in range(2):
-        fd = write_request(slab, slab.slots[0], 0, 0, task(SIGNATURE, x=view), plans)
+        fd = write_request(slab, slab.slots[0], 0, task(SIGNATURE, x=view), plans)
         assert fd is not None
         os.close(fd)
     assert not plans
@@ -125,11 +128,11 @@ def test_inputs_that_do_not_fit_go_into_a_memfd(slab: Slab) -> None:
     data = bytes(range(256)) * 4096
     view = TensorView(FLOAT32, (1, len(data) // 4), memoryview(data))
     slot = slab.slots[0]
-    fd = write_request(slab, slot, 0, 0, task(SIGNATURE, x=view))
+    fd = write_request(slab, slot, 0, task(SIGNATURE, x=view), {})
     assert fd is not None
     words = read_words(slab, slot.request_word, REQUEST_WORDS + 3)
-    assert words[3] == len(data)
-    assert words[7] == 0
+    assert words[2] == len(data)
+    assert words[6] == 0
     assert os.pread(fd, len(data), 0) == data
     os.close(fd)
 
@@ -142,7 +145,7 @@ def test_too_many_inputs_are_refused(slab: Slab) -> None:
     view = TensorView(FLOAT32, (0,), b"")
     with pytest.raises(InvalidArgument, match=r"take \d+ words, .* send fewer inputs"):
         write_request(
-            slab, slab.slots[0], 0, 0, task(signature, **dict.fromkeys(names, view))
+            slab, slab.slots[0], 0, task(signature, **dict.fromkeys(names, view)), {}
         )
 
 
@@ -177,7 +180,7 @@ def good_words(slab: Slab) -> tuple[int, ...]:
 def test_a_good_reply_is_read(slab: Slab) -> None:
     """Outputs by name, copied, with the seconds the call took."""
     slot = reply(slab, good_words(slab))
-    outcome, call_s = read_reply(slab, slot, "m/1", SIGNATURE, None)
+    outcome, call_s = read_reply(slab, slot, "m/1", SIGNATURE, None, {})
     assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
     assert call_s == pytest.approx(1e-6)
 
@@ -214,19 +217,19 @@ def test_a_reply_that_makes_no_sense_is_refused(
     words[position] = value
     slot = reply(slab, tuple(words))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", SIGNATURE, None)
+        read_reply(slab, slot, "m/1", SIGNATURE, None, {})
 
 
 def test_an_error_reply_keeps_its_code_and_text(slab: Slab) -> None:
     """The guest's error is the caller's, text that is no text included."""
     slot = reply(slab, (3, 0, 0, 5))
     slab.write_text(slot.reply_word + REPLY_WORDS, b"no \xff!")
-    error, _ = read_reply(slab, slot, "m/1", SIGNATURE, None)
+    error, _ = read_reply(slab, slot, "m/1", SIGNATURE, None, {})
     assert isinstance(error, InvalidArgument)
     assert error.message == "no \ufffd!"
     slot = reply(slab, (3, 0, 0, 1 << 40))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", SIGNATURE, None)
+        read_reply(slab, slot, "m/1", SIGNATURE, None, {})
 
 
 def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
@@ -234,11 +237,11 @@ def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
     fd = os.memfd_create("outputs")
     os.write(fd, bytes(12))
     slot = reply(slab, (0, 0, 12, 6, F32, 4, 8, 2, 1, 2))
-    outcome, _ = read_reply(slab, slot, "m/1", SIGNATURE, fd)
+    outcome, _ = read_reply(slab, slot, "m/1", SIGNATURE, fd, {})
     assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
     slot = reply(slab, (0, 0, 12, 6, F32, 8, 8, 2, 1, 2))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", SIGNATURE, fd)
+        read_reply(slab, slot, "m/1", SIGNATURE, fd, {})
     os.close(fd)
 
 
@@ -247,7 +250,7 @@ def test_string_inputs_take_their_place(slab: Slab) -> None:
     view = TensorView(STRING, (2,), (b"ab", b"c"))
     slot = slab.slots[0]
     signature = SHOUT_SIGNATURES["serving_default"]
-    assert write_request(slab, slot, 0, 0, task(signature, text=view)) is None
+    assert write_request(slab, slot, 0, task(signature, text=view), {}) is None
     size_bytes = read_words(slab, slot.request_word + REQUEST_WORDS, 4)[3]
     packed = slab.map[slot.input_offset : slot.input_offset + size_bytes]
     assert unpack_strings(packed, 2) == (b"ab", b"c")
@@ -270,7 +273,7 @@ def test_many_strings_are_unpacked_after_they_were_read(
             slab.map[first : first + len(data)] = data
         code = DTYPE_CODES[STRING]
         words = (0, 0, len(data) * is_in_memfd, 5, code, first, len(data), 1, num)
-        outcome, _ = read_reply(slab, reply(slab, words), "m/1", signature, fd)
+        outcome, _ = read_reply(slab, reply(slab, words), "m/1", signature, fd, {})
         if fd is not None:
             os.close(fd)
         assert isinstance(outcome, SlowReply)
@@ -289,7 +292,7 @@ def test_many_bytes_are_read_later(slab: Slab) -> None:
     os.ftruncate(fd, MANY_BYTES + 4)
     num = MANY_BYTES // 4 + 1
     words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
-    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd)
+    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd, {})
     os.close(fd)
     assert isinstance(outcome, SlowReply)
     assert outcome.read()["y"].size_bytes == MANY_BYTES + 4
@@ -309,7 +312,34 @@ def test_many_bytes_are_read_at_once_where_no_descriptor_is_left(
     os.ftruncate(fd, MANY_BYTES + 4)
     num = MANY_BYTES // 4 + 1
     words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
-    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd)
+    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd, {})
     os.close(fd)
     assert isinstance(outcome, dict)
     assert outcome["y"].size_bytes == MANY_BYTES + 4
+
+
+@pytest.mark.parametrize(
+    ("view", "takes_long"),
+    [
+        (TensorView(STRING, (MANY_STRINGS,), (b"",) * MANY_STRINGS), False),
+        (TensorView(STRING, (MANY_STRINGS + 1,), (b"",) * (MANY_STRINGS + 1)), True),
+        (TensorView(STRING, (2,), (bytes(MANY_BYTES), b"x")), True),
+        (TensorView(FLOAT32, (1, MANY_BYTES // 4), bytes(MANY_BYTES)), False),
+        (TensorView(FLOAT32, (1, MANY_BYTES // 4 + 1), bytes(MANY_BYTES + 4)), True),
+    ],
+)
+def test_large_tasks_are_copied_elsewhere(view: TensorView, takes_long: bool) -> None:
+    """What is copied on the loop is done within a round; the rest another thread does."""
+    assert takes_long_to_write(task(SIGNATURE, x=view)) is takes_long
+
+
+def test_what_was_copied_elsewhere_is_described_like_any_other(slab: Slab) -> None:
+    """Its memfd is the caller's to send and to close."""
+    view = floats((1, 2))
+    spill = Spill.of(task(SIGNATURE, x=view))
+    slot = slab.slots[0]
+    assert spill.write(slab, slot, 3, 1) == spill.fd
+    words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
+    assert words == [3, 1, 64, 7, 0, F32, 0, 8, 2, 1, 2]
+    assert os.pread(spill.fd, 8, 0) == view.data
+    os.close(spill.fd)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 from tests.runtime.answers import ask
@@ -14,7 +13,11 @@ from tests.runtime.packaged import (
     signature,
     values,
 )
-from tests.runtime.process_host import ProcessHost, pid_of, until
+from tests.runtime.process_host import (
+    ProcessHost,
+    pid_of,
+    wait_for_successor,
+)
 from tests.runtime.zoo import (
     HangsTogether,
     Scale,
@@ -28,14 +31,13 @@ def test_a_rehearsal_is_a_call_that_nobody_hears_of(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """It warms the process up; what goes wrong shows when the model is called again."""
-    interpreter = host.interpreter()
-    model = interpreter.load(package(tmp_path, Scale()))
+    model = host.pool().load(package(tmp_path, Scale()))
     assert 0 < model.rehearse("count", X, 30.0) < math.inf
     assert values(ask(model, X, "count").outputs()["y"]) == [[2, 2]]
     assert model.rehearse("fail", X, 30.0) == math.inf
-    first_pid = pid_of(interpreter)
+    first_pid = pid_of(model)
     assert model.rehearse("crash", {"x": floats((-1, 0))}, 30.0) == math.inf
-    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    wait_for_successor(model, first_pid)
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
 
@@ -43,11 +45,10 @@ def test_a_rehearsal_that_hangs_takes_its_worker_along(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Nothing may still run in the model when it serves."""
-    interpreter = host.interpreter()
-    model = interpreter.load(package(tmp_path, Scale()))
-    first_pid = pid_of(interpreter)
+    model = host.pool().load(package(tmp_path, Scale()))
+    first_pid = pid_of(model)
     assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
-    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    wait_for_successor(model, first_pid)
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
 
@@ -57,7 +58,7 @@ def test_what_calls_change_of_the_process_is_seen_when_it_is_measured(
     """Loading showed nothing: the model does it in its calls."""
     deed = "set_the_environment"
     signatures = {"serving_default": signature(), deed: signature()}
-    model = host.interpreter().load(package(tmp_path, Meddler(), signatures))
+    model = host.pool().load(package(tmp_path, Meddler(), signatures))
     model.two_thread_scaling("serving_default", X, 0.01)
     assert model.process_changes == ""
     model.two_thread_scaling(deed, X, 0.01)
@@ -68,15 +69,14 @@ def test_a_model_that_two_threads_hang_is_measured_no_more(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """What is known of it is nothing, and its worker is replaced, with nobody to blame."""
-    interpreter = host.interpreter(ProcessOptions(call_timeout_s=1.0))
-    loaded = interpreter.load(
+    loaded = host.pool(ProcessOptions(call_timeout_s=1.0)).load(
         package(
             tmp_path, HangsTogether(), {"serving_default": signature()}, name="meets"
         )
     )
-    pid = pid_of(interpreter)
+    pid = pid_of(loaded)
     assert loaded.two_thread_scaling("serving_default", X, 0.05) is None
-    until(lambda: interpreter.pid not in (None, pid), "the next worker")
+    wait_for_successor(loaded, pid)
     assert values(ask(loaded, X).outputs()["y"]) == values(X["x"])
-    assert "two calls of its model at once hang" in loaded.health.last_death
-    assert loaded.health.crashes.num_recent(time.monotonic()) == 0
+    assert "two calls of its model at once hang" in loaded.last_death
+    assert loaded._version.num_crashes == 0

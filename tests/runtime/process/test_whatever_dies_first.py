@@ -23,19 +23,11 @@ from tests.runtime.zoo import Scale
 pytestmark = pytest.mark.timeout(900)  # many processes, some of which import torch
 
 ROOT = Path(__file__).resolve().parents[3]
-ROLES = (
-    "zygote",
-    "spare",
-    "worker",
-    "graph worker",
-)
+ROLES = ("zygote", "worker", "graph worker")
 PATIENCE_S = 300.0
-"""For imports of seconds on a machine that is loaded. A spare warms up at the lowest
-priority: beside twenty who compute on two cores that takes more than two minutes."""
+"""For imports of seconds on a machine that is loaded."""
 FAIL_CALLS = {"worker", "graph worker"}
 """With whom calls end."""
-USER = {"spare": "worker"}
-"""Who has one made when it is needed next."""
 
 
 class Family:
@@ -75,13 +67,6 @@ class Family:
         if not FAIL_CALLS & {*roles}:
             assert self.ask("ask") == answers
         ended = {*roles}
-        for role in roles:
-            user = USER.get(role)
-            if user is not None and user not in ended:
-                os.kill(before[user], signal.SIGKILL)
-                ended.add(user)
-        if ended & {"worker", "graph worker"}:
-            ended.add("spare")  # which takes its place, or lacks the graph's imports
 
         def changed() -> set[str]:
             after = self.pids()

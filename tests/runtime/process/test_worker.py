@@ -8,17 +8,14 @@ from typing import cast
 import pytest
 
 from tests.runtime.packaged import signature
-from tests.runtime.process.idle_host import IdleHost
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.lane import Lane
-from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.process_version import ProcessVersion
 from tfs.runtime.process.worker import Worker
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import OnForked, Zygote
@@ -57,25 +54,17 @@ class World:
         self.loop = ServingLoop(self.clock)
         self.zygote = BarrenZygote()
         self.told: list[ServingError | None] = []
-        options = ProcessOptions()
-        self.worker = Worker(
-            "w",
-            self.loop,
-            cast("Zygote", self.zygote),
-            options,
-            None,
-            Lane(self.loop, options),
-        )
-
-    def load(self) -> None:
-        """Makes it have a model."""
         source = ModelSource(
             ServableId("a", 1), "/a/1", "python", {}, {"serving_default": signature()}
         )
-        health = VersionHealth(CrashPolicy())
-        self.worker.models[0] = ProcessModel(
-            source, VersionFiles({}), 0, health, IdleHost()
-        )
+        options, files = ProcessOptions(), VersionFiles({})
+        version = ProcessVersion(source, files, options, self.clock, 1)
+        zygote = cast("Zygote", self.zygote)
+        self.worker = Worker("w", self.loop, zygote, options, version)
+
+    def lose_worker(self) -> None:
+        """Has it be as after the death of a process that was ready."""
+        self.worker._was_ready = True
 
 
 @pytest.fixture
@@ -102,9 +91,9 @@ def test_who_waits_is_told_why_there_is_no_process(world: World) -> None:
     assert world.zygote.num_users == 0
 
 
-def test_a_start_that_failed_is_tried_again_for_models(world: World) -> None:
+def test_a_start_that_failed_is_tried_again_if_there_was_a_worker(world: World) -> None:
     """After a pause of a second: what refused it may not be over at once."""
-    world.load()
+    world.lose_worker()
     world.worker.want(world.told.append)
     world.zygote.asked.pop()("no memory")
     assert world.worker.state is WorkerState.DEAD

@@ -248,7 +248,7 @@ def test_what_calls_were_seen_to_take_is_reserved_for_the_first_version_too(
     """Files say nothing of activations; the manager asks again after the load."""
     path = save(Greedy().eval(), torch.rand(2, 64), tmp_path)
     with process_host() as host:
-        interpreter = host.interpreter()
+        interpreter = host.pool()
         interpreter.start()
         profiler = Profiler(Profiles(), ProbeOptions(3.0, 16))
         context = LoadContext(lambda _: interpreter, profiler=profiler)

@@ -67,7 +67,7 @@ def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     path = save(Scales(), x, tmp_path)
     with process_host() as host:
         # Its imports take seconds, at the lowest priority minutes on a busy machine.
-        interpreter = host.interpreter(ProcessOptions(is_urgent=lambda: True))
+        interpreter = host.pool(ProcessOptions(is_urgent=lambda: True))
         interpreter.start()
         loader = TorchPackage().loader(path, LoadContext(lambda _: interpreter))
         loader.load(ID)

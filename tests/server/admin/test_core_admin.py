@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,10 +38,8 @@ ALL = "model_version_policy { all {} }"
 _RESERVED = ResourceAllocation.ram(10, 20)
 
 
-def process_facts(reserve_pids: Callable[[], Sequence[int]] = tuple) -> ProcessFacts:
-    return ProcessFacts(
-        1.0, "0.1", "2.0", tuple, lambda: False, Stats(), reserve_pids=reserve_pids
-    )
+def process_facts() -> ProcessFacts:
+    return ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
 
 
 def test_statistics_of_a_version_are_added_only_when_asked_for() -> None:
@@ -54,17 +50,6 @@ def test_statistics_of_a_version_are_added_only_when_asked_for() -> None:
         (model,) = reports.models((), include_stats).models
         (signature,) = model.versions[0].signatures
         assert signature.HasField("requests") is include_stats
-
-
-def test_processes_that_wait_for_a_version_are_told_with_their_memory() -> None:
-    """They are part of what the server takes, though no model shows them."""
-    facts = process_facts(lambda: [os.getpid(), 1 << 30])
-    env = Environment()
-    env.start(config(model("a")))
-    server = ServerReports(env.core, env.clock, facts).models((), False).server
-    assert server.num_reserve_processes == 2
-    assert 0 < server.reserve_bytes <= server.resident_bytes * 2
-    assert "in 2 process(es) kept ready" in "\n".join(server_lines(server, 1))
 
 
 def test_models_are_listed_with_states_and_reasons() -> None:

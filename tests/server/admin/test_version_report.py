@@ -10,7 +10,6 @@ import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
-from tests.runtime.process.idle_host import IdleHost
 from tests.server.puppet import PuppetServable, floats
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
@@ -24,12 +23,9 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.placement import Backend, Placement
-from tfs.runtime.pooled_model import PooledModel
-from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
-from tfs.runtime.process.process_model import ProcessModel, VersionHealth
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
@@ -113,17 +109,22 @@ def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:
     assert not report_of(SERVABLE).HasField("placement")
 
 
+class DyingModel(ProcessModel):
+    """A version with two processes, the second of which has just died."""
+
+    source = SOURCE
+    pids = (os.getpid(),)
+    num_deaths = 1
+    last_death = "was ended by SIGSEGV"
+
+    def __init__(self) -> None:
+        """Starts nothing."""
+
+
 def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
     """Which they are, since when, what they hold, and how the last one died."""
     pid = os.getpid()
-    health = VersionHealth(CrashPolicy())
-    hosts = (IdleHost(pid), IdleHost(None))  # the second one just died
-    members = [
-        (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host))
-        for host in hosts
-    ]
-    health.note_death(WorkerEnd("was ended by SIGSEGV"), 0)
-    servable = LoadedVersion(PlacedModel(PooledModel(members)))
+    servable = LoadedVersion(PlacedModel(DyingModel()))
     placement = report_of(servable, with_stats=True).placement
     (interpreter,) = placement.interpreters
     assert interpreter.pid == pid

@@ -15,7 +15,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.placement import Backend
 from tfs.server.options import ServerOptions
-from tfs.server.placing.interpreters import Interpreters, keeps_spare, user_of
+from tfs.server.placing.interpreters import Interpreters, user_of
 from tfs.testing.patience import PATIENCE_S
 
 
@@ -83,17 +83,3 @@ def test_niceness_is_checked_at_the_start(value: int) -> None:
     """A flag nobody could honour stops the server, not its first worker."""
     with pytest.raises(InvalidArgument, match="--worker_nice"):
         ServerOptions(model_base_path="/models", worker_nice=value)
-
-
-@pytest.mark.parametrize("spare_worker", [True, False])
-@pytest.mark.parametrize("limit_bytes", [0, 1 << 30])
-def test_a_limit_on_models_memory_keeps_no_spare(
-    spare_worker: bool, limit_bytes: int
-) -> None:
-    """No estimate includes a process that is kept ready."""
-    options = ServerOptions(
-        model_base_path="/m",
-        spare_worker=spare_worker,
-        model_memory_limit_bytes=limit_bytes,
-    )
-    assert keeps_spare(options) == (spare_worker and not limit_bytes)

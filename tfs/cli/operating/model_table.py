@@ -22,11 +22,6 @@ def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
     ]
     if server.HasField("resident_bytes"):
         lines.append(f"resident memory {mebibytes(server.resident_bytes)}")
-        if server.num_reserve_processes:
-            lines[-1] += (
-                f", {mebibytes(server.reserve_bytes)} of it in "
-                f"{server.num_reserve_processes} process(es) kept ready for a version"
-            )
     if server.HasField("memory_limit_bytes"):
         reserved = mebibytes(server.memory_reserved_bytes)
         limit = mebibytes(server.memory_limit_bytes)

@@ -153,6 +153,8 @@ WITHOUT_MEANING: Final = frozenset(
         "enable_grpc_healthcheck_service",
         # The loop looked for the next request of a lone client; accepted for one release.
         "loop_spin_us",
+        # One process more than are used was kept ready; accepted for one release.
+        "spare_worker",
         # Processes had a shared copy of weights on a GPU once; accepted for one release.
         "share_gpu_weights",
         # Platforms are detected from the files; batching has flags and files of its

@@ -10,7 +10,7 @@ What it sleeps comes out of an allowance of half a second that grows by a fifth 
 elapsed time, so traffic delays a load by five eighths of a second and a quarter of its
 time at most. All threads of a process share the allowance. In a worker, the requests
 that count are those of its server, which writes them into the slab
-(``tfs/runtime/process/load_sign.py``). In a program that serves nothing the call returns
+(``tfs/runtime/process/worker_process.py``). In a program that serves nothing the call returns
 at once.
 
 Rejected: a shorter switch interval (handing the lock over costs as much as it gains),

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Sequence
 
 from tfs.core.clock import Clock
+from tfs.core.errors import ServingError
+from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.pooled_model import PooledModel
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
 
 
 class DlmopenBackend:
@@ -75,7 +76,7 @@ class DlmopenGroup:
         self._num_in_process = num_in_process
         # Guards the list; leaf.
         self._lock = threading.Lock()
-        self._models: list[PooledModel[DlmopenInterpreter, DlmopenModel]] = []
+        self._models: list[DlmopenGroupModel] = []
 
     @property
     def name(self) -> str:
@@ -85,9 +86,7 @@ class DlmopenGroup:
         for interpreter in self._interpreters:
             interpreter.start()
 
-    def load(
-        self, source: ModelSource
-    ) -> PooledModel[DlmopenInterpreter, DlmopenModel]:
+    def load(self, source: ModelSource) -> DlmopenGroupModel:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
 
         Raises:
@@ -96,23 +95,20 @@ class DlmopenGroup:
 
         """
         dlmopen_probe.require(self._num_in_process)
-        loaded: list[tuple[DlmopenInterpreter, DlmopenModel]] = []
+        loaded: list[DlmopenModel] = []
         files = VersionFiles.stage(source)
         try:
-            loaded.extend(
-                (interpreter, interpreter.load(source, files))
-                for interpreter in self._interpreters
-            )
+            loaded.extend(each.load(source, files) for each in self._interpreters)
         except BaseException:
-            for _, model in loaded:
+            for model in loaded:
                 model.unload()
             raise
         finally:
             files.close()
-        spread = PooledModel(loaded)
+        group = DlmopenGroupModel(self._interpreters, loaded)
         with self._lock:
-            self._models.append(spread)
-        return spread
+            self._models.append(group)
+        return group
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; the number of models is that of one interpreter."""
@@ -126,3 +122,77 @@ class DlmopenGroup:
             models, self._models = self._models, []
         for model in models:
             model.unload()
+
+
+class DlmopenGroupModel(OnAnotherThread):
+    """A version on each interpreter of a group. Thread-safe.
+
+    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, except that the order
+    of tasks holds per interpreter only, and
+    :class:`~tfs.runtime.interpreter.MeasurableModel` by its first interpreter, since all
+    are alike.
+
+    Attributes:
+        members: The version on each interpreter.
+
+    """
+
+    def __init__(
+        self, interpreters: Sequence[DlmopenInterpreter], models: Sequence[DlmopenModel]
+    ) -> None:
+        self.members = tuple(zip(interpreters, models, strict=True))
+        self._first = models[0]
+
+    @property
+    def source(self) -> ModelSource:
+        return self._first.source
+
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        return self._first.pid
+
+    @property
+    def import_s(self) -> float | None:
+        """Seconds that the first interpreter needed to import and unpickle it."""
+        return self._first.import_s
+
+    @property
+    def process_changes(self) -> str:
+        return self._first.process_changes
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        return self._first.load_memory
+
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds of the first interpreter's last call; an idle group uses that one."""
+        return self._first.last_call_s
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the first interpreter measure it; see ``MeasurableModel``."""
+        return self._first.two_thread_scaling(signature_name, inputs, duration_s)
+
+    def seed(self, seed: int | None) -> bool:
+        """Seeds each interpreter's random numbers; see ``SeedableModel``."""
+        for _, model in self.members:
+            model.seed(seed)
+        return True
+
+    def submit(self, task: InferenceTask) -> None:
+        """Hands the task to the interpreter with the fewest calls before it."""
+        _, model = min(self.members, key=lambda member: member[0].num_pending)
+        model.submit(task)
+
+    def unload(self) -> None:
+        failed: ServingError | None = None
+        for _, model in self.members:
+            try:
+                model.unload()
+            except ServingError as error:  # it hangs, but the others do not
+                failed = error
+        if failed is not None:
+            raise failed

@@ -10,7 +10,7 @@ A call's descriptor is a row of 64-bit words. Nothing on the request path is pic
 and the host can check everything that it reads: a worker runs somebody's model, and may
 write anything.
 
-    request  model, signature, num_rows, overflow_bytes, num_inputs,
+    request  signature, num_rows, overflow_bytes, num_inputs,
              then per input: index, dtype, offset, size_bytes, rank, sizes...
     reply    status, call_ns, overflow_bytes, num_outputs or text bytes,
              then per output: dtype, offset, size_bytes, rank, sizes..., or the text
@@ -18,8 +18,9 @@ write anything.
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
 items. A worker that runs one call at a time has two slots, so that it finds the next
-call waiting; one that runs several has a slot for each. The doorbells, an eventfd for calls and a pipe for answers, say how many
-there are; they also order the memory accesses on every architecture.
+call waiting; one that runs several has a slot for each. The doorbells, an eventfd for
+calls and a pipe for answers, say how many there are; they also order the memory accesses
+on every architecture.
 
 Calls may end in any order, so both sides name the slots they mean in a ring. Each slot
 has a word that says why nobody waits any more (a status code, 0 while somebody does),
@@ -54,7 +55,7 @@ RULE: Final = 5
 """How many calls joined a batch, and which rule let them (``AutoStatus.as_word``), of a
 model in stages."""
 
-REQUEST_WORDS: Final = 5
+REQUEST_WORDS: Final = 4
 REPLY_WORDS: Final = 4
 
 DTYPE_CODES: Final[dict[DType, int]] = {

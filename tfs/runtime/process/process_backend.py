@@ -6,20 +6,18 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
-from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
 
 class ProcessBackend:
-    """Makes pools of process interpreters. Thread-safe.
+    """Makes pools of processes. Thread-safe.
 
     Args:
         loop: Drives all conversations with workers.
-        options: Options of every interpreter.
+        options: Options of every process.
         started: A zygote that runs already; it ends with this, or when it is idle.
 
     """
@@ -33,9 +31,6 @@ class ProcessBackend:
         self._loop = loop
         self._options = options or ProcessOptions()
         self._zygote = Zygote(loop, started=started)
-        self._spare: SpareWorker | None = None
-        if self._options.keeps_spare:
-            self._spare = SpareWorker(loop, self._zygote, self._options.worker)
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -49,45 +44,27 @@ class ProcessBackend:
         return ZygoteProcess.is_available()
 
     def pool(
-        self, num_interpreters: int = 1, may_grow: Callable[[], bool] | None = None
+        self, num_processes: int = 1, may_grow: Callable[[], bool] | None = None
     ) -> ProcessPool:
-        """Returns a new pool; it takes memory only when something is loaded on it.
+        """Returns a new pool; it takes memory only when something is loaded.
 
-        With ``may_grow``, that is on one interpreter at first; see
+        With ``may_grow``, a version gets one process at first; see
         :class:`ProcessPool`.
         """
         with self._lock:
             self._num_made += 1
-            name = f"pool-{self._num_made}"
             pool = ProcessPool(
-                name,
-                [
-                    ProcessInterpreter(
-                        f"{name}.{index}",
-                        self._loop,
-                        self._zygote,
-                        self._options,
-                        self._spare,
-                    )
-                    for index in range(num_interpreters)
-                ],
+                f"pool-{self._num_made}",
+                self._loop,
+                self._zygote,
                 self._options,
+                num_processes,
                 may_grow,
             )
             # Pools of versions that were unloaded hold nothing any more.
             self._pools = [each for each in self._pools if not each.is_spent]
             self._pools.append(pool)
         return pool
-
-    def pools(self) -> list[ProcessPool]:
-        """Returns the pools in use, for status and counters."""
-        with self._lock:
-            return [each for each in self._pools if not each.is_spent]
-
-    @property
-    def spare_pid(self) -> int | None:
-        """The process id of the spare, once it is ready."""
-        return self._spare.pid if self._spare is not None else None
 
     def close(self, deadline_s: float | None = None) -> None:
         """Ends every pool and the zygote. Blocks; the loop must run."""
@@ -98,8 +75,6 @@ class ProcessBackend:
         done = threading.Event()
 
         def end() -> None:
-            if self._spare is not None:
-                self._spare.close()
             self._zygote.close()
             done.set()
 

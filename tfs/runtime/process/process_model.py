@@ -1,240 +1,349 @@
-"""A version loaded in a process, and the health that all its interpreters share."""
+"""A version in its processes, as whoever loads, calls and measures it sees it."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import os
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
-from tfs.core.errors import DeadlineExceeded, FailedPrecondition, ServingError
+from tfs.core.errors import DeadlineExceeded, Internal, ServingError, Unavailable
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
-from tfs.runtime.process.call_times import CallTimes
-from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, WorkerEnd
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
-from tfs.runtime.task_outcome import unloaded
+from tfs.runtime.process.process_version import ProcessVersion
+from tfs.runtime.process.worker import Worker
+from tfs.runtime.process.worker_process import WorkerReply
+from tfs.runtime.process.worker_state import WorkerState
+from tfs.runtime.process.zygote import Zygote
+from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
 
 # Added to the time that calls before it serves should take.
 _PATIENCE_S: Final = 5.0
-_WORKED_WELL_CALLS: Final = 100
+_LET_GO_S: Final = 120.0  # for the end of calls that end late
+
+T = TypeVar("T")
 
 
-class VersionHealth:
-    """What the interpreters of a version know of it together. Loop-confined.
+def on_loop(
+    loop: ServingLoop,
+    begin: Callable[[Future[T]], None],
+    timeout_s: float,
+    late: ServingError,
+) -> T:
+    """Runs ``begin`` on the loop, and returns what it reports. Blocks.
 
-    Attributes:
-        crashes: Crashes of all its interpreters together.
-        quarantine: Why the version must not be run any more; None while it may.
-        num_deaths: How often an interpreter that held it died, whoever was at fault.
-        last_death: How the last one died; "" before the first death.
-        loaded_in: The version in each lane of calls whose interpreter has it.
-
-    """
-
-    def __init__(self, policy: CrashPolicy) -> None:
-        self.crashes = CrashHistory(policy)
-        self.quarantine: str | None = None
-        self.num_deaths = 0
-        self.last_death = ""
-        self.loaded_in: dict[object, ProcessModel] = {}
-        self._has_worked_between = True  # the last two ends for want of memory
-        self._num_calls = 0
-        self._num_calls_at_kill = 0  # when it was last ended for want of memory
-
-    def has_worked_well(self, end: WorkerEnd) -> bool:
-        """Whether workers that are dead by now answered enough calls together.
-
-        One that is killed again and again, twice a second, may never answer as many. For
-        want of memory a kernel ends whatever is largest, and what was asked for is often
-        at fault: one request that takes all memory ends every worker that gets it. So
-        there, what was answered since the last such end counts: who leaks for hours goes
-        on, and who is ended again and again does not.
-        """
-        if end.for_memory:
-            return self._has_worked_between
-        return self._num_calls >= _WORKED_WELL_CALLS
-
-    def note_death(self, end: WorkerEnd, num_calls: int) -> None:
-        """Counts an interpreter that died, and the calls that its worker had answered."""
-        self.num_deaths += 1
-        self.last_death = end.how
-        self._num_calls += num_calls
-        if end.for_memory:
-            since = self._num_calls - self._num_calls_at_kill
-            self._has_worked_between = since >= _WORKED_WELL_CALLS
-            self._num_calls_at_kill = self._num_calls
-
-    def note_crash(self, end: WorkerEnd, now_s: float) -> str | None:
-        """Counts a crash; returns why the version must not run, if it was one too many."""
-        self.crashes.add(now_s)
-        if not self.crashes.is_too_many(now_s):
-            return None
-        num, window_s = self.crashes.num_recent(now_s), self.crashes.window_s
-        return (
-            f"crashed {num} times within {window_s:.0f} s; "
-            f"the last time its interpreter {end.how}"
-        )
-
-
-class ModelHost(Protocol):
-    """What a model asks of the interpreter that it is loaded on. Thread-safe.
-
-    Attributes:
-        options: The options of the interpreter.
+    Raises:
+        ServingError: The error that it reports; ``late`` if it reports nothing for
+            ``timeout_s`` seconds.
 
     """
-
-    options: ProcessOptions
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id, None while there is none."""
-        ...
-
-    @property
-    def staged_words(self) -> tuple[int, int] | None:
-        """What the worker says of its model in stages; None while there is no worker."""
-        ...
-
-    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        """Starts a task. Never blocks, never raises."""
-        ...
-
-    def unload(self, model: ProcessModel) -> None:
-        """Frees the model. Blocks."""
-        ...
-
-    def ask(self, request: ModelRequest) -> Mapping[str, object]:
-        """Has the worker answer a request about a model that serves nobody yet. Blocks.
-
-        Raises:
-            DeadlineExceeded: It does not, and is replaced if it may hang.
-            ServingError: It cannot, or died over it.
-
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
-    """A request about a model, beside its calls. Immutable.
-
-    Such requests go through the worker's control thread, so nothing on the loop waits for
-    them.
-
-    Attributes:
-        who: The version, for messages.
-        op: What the worker is asked to do.
-        fields: The arguments.
-        fds: Descriptors that go along; the caller closes them.
-        timeout_s: How long it may take.
-        hangs: What hangs if it takes longer, so that the worker is replaced; empty: it
-            stays.
-        background: Whether the worker does it at its lowest priority.
-
-    """
-
-    who: str
-    op: str
-    fields: Mapping[str, object]
-    fds: tuple[int, ...]
-    timeout_s: float
-    hangs: str = ""
-    background: bool = False
+    answer = Future[T]()
+    loop.post(lambda: begin(answer))
+    try:
+        return answer.result(min(timeout_s, threading.TIMEOUT_MAX))
+    except TimeoutError:
+        raise late from None
 
 
 class ProcessModel(OnAnotherThread):
-    """A version on a process interpreter.
+    """A version in one or more processes of its own. Thread-safe.
 
-    Thread-safe, except for the plain attributes, which belong to the loop.
+    ``start``, ``unload``, ``close`` and what measures it block, so the loop's thread must
+    not call them. Everything else happens on the loop. Implements
+    :class:`~tfs.runtime.interpreter.InterpreterModel`; it begins tasks in the order of
+    their submission, in whichever process takes one first.
+
+    Args:
+        name: For logs.
+        loop: Drives the conversations; it must run on some thread while somebody waits.
+        zygote: Forks the workers.
+        options: Limits, timeouts and how workers are made.
+        source: The version.
+        files: Its bytes, closed with this.
+        num_workers: How many processes it gets.
+        may_grow: If given, it gets one at first, and the others, one by one, when a task
+            has to wait and this returns True.
 
     Attributes:
-        who: The version, for messages.
-        concurrency: How many of its calls may run at once.
-        request_plans: How requests for a signature were written, by signature.
-        reply_plans: What is known of the words of a signature's replies, by signature.
-        import_s: Processor seconds that the worker needed to import and unpickle it;
-            None before that.
-        process_changes: What its code changed in the worker's process while it was
-            loaded or measured.
-        load_memory: What the worker observed of its memory during the load.
-        last_call_s: Seconds that the last call took in the worker; None before the
-            first.
+        is_closed: Whether its processes have been ended for good.
 
     """
 
     def __init__(
         self,
+        name: str,
+        loop: ServingLoop,
+        zygote: Zygote,
+        options: ProcessOptions,
         source: ModelSource,
         files: VersionFiles,
-        model_id: int,
-        health: VersionHealth,
-        host: ModelHost,
+        num_workers: int,
+        may_grow: Callable[[], bool] | None,
     ) -> None:
-        self._source = source
-        self._host = host
-        # Its tasks go the shortest way.
-        self.submit: Final = functools.partial(host.enqueue, self)
-        self.who = source.id.slashed
-        self.concurrency = source.concurrency
-        self.files = files
-        self.model_id = model_id
-        self.health = health
-        self.signature_indexes = {
-            name: index for index, name in enumerate(source.signatures)
-        }
-        self.request_plans: list[RequestPlans] = [{} for _ in source.signatures]
-        self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
-        self.times = CallTimes()
-        self.unloading = False
-        self.import_s: float | None = None
-        self.process_changes = ""
-        self.load_memory = LoadMemory()
-        self.last_call_s: float | None = None
+        self._name = name
+        self._loop = loop
+        self._options = options
+        self._files = files
+        self._may_grow = may_grow
+        self._is_growing = False
+        clock = loop.clock
+        self._version = ProcessVersion(source, files, options, clock, num_workers)
+        self._workers = [
+            Worker(f"{name}.{index}", loop, zygote, options, self._version)
+            for index in range(num_workers)
+        ]
+        self._changes: str | None = None  # in calls, once measured
+        self.is_closed = False
+        # Filled by any thread, emptied by the loop, one post each.
+        self._inbox: deque[InferenceTask] = deque()
 
     @property
     def source(self) -> ModelSource:
-        return self._source
+        return self._version.source
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes that there are now."""
+        return [pid for each in self._workers if (pid := each.pid) is not None]
 
     @property
     def pid(self) -> int:
-        """The process id of the worker, or of this process while there is none."""
-        return self._host.pid or os.getpid()
+        """The first process, or this one while there is none."""
+        return self._workers[0].pid or os.getpid()
 
     @property
-    def worker_pid(self) -> int | None:
-        """The process id of the worker; None while there is none."""
-        return self._host.pid
+    def states(self) -> Sequence[WorkerState]:
+        """The state of each worker."""
+        return [each.state for each in self._workers]
+
+    @property
+    def num_deaths(self) -> int:
+        """How often one of its processes died, whoever was at fault."""
+        return self._version.num_deaths
+
+    @property
+    def last_death(self) -> str:
+        """How the last one died; "" before the first death."""
+        return self._version.last_death
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait or run, including those on their way to the loop."""
+        version = self._version
+        return version.num_waiting + version.num_running + len(self._inbox)
+
+    def stats(self) -> InterpreterStats:
+        """Returns the counts of its calls."""
+        return InterpreterStats.summed(
+            [
+                InterpreterStats(
+                    num_queued=self._version.num_waiting,
+                    num_restarts=self._version.num_deaths,
+                ),
+                self._version.calls.stats(),
+            ]
+        )
+
+    # -- calls ----------------------------------------------------------------------------
+
+    def submit(self, task: InferenceTask) -> None:
+        """Starts a task, from any thread. Never blocks, never raises."""
+        if threading.get_ident() == self._loop.thread_ident:
+            self._version.add(task)
+        elif self.is_closed:
+            finish(task, unloaded(self.source.id))  # because the loop may be gone
+        else:
+            self._inbox.append(task)
+            self._loop.post(self._take_from_inbox)
+
+    def _take_from_inbox(self) -> None:
+        self._version.add(self._inbox.popleft())
+
+    # -- from its load to its end ----------------------------------------------------------
+
+    def start(self) -> None:
+        """Loads it in one process, then from the same bytes in all others at once.
+
+        So a version that crashes while it is loaded does so only once. But a version
+        that imports for seconds should not take twice as long, so the others begin when
+        the first has taken ``slow_load_s``. Blocks until it is loaded in all processes;
+        if it is not, the caller closes it.
+
+        Raises:
+            ServingError: It does not load.
+
+        """
+        first, *others = self._workers
+        timeout_s = min(self._options.load_timeout_s, threading.TIMEOUT_MAX)
+        loads = [self._ready(first)]
+        if self._may_grow is None and others:
+            wait(loads, self._options.slow_load_s)
+            # If the first has failed already, the others need not try.
+            if not loads[0].done() or loads[0].exception() is None:
+                loads += [self._ready(each) for each in others]
+        ended, _ = wait(loads, timeout_s)
+        for load in loads:
+            if load not in ended:
+                who = self.source.id.slashed
+                raise Internal(f"{who}: loading took over {timeout_s:.1f} s")
+            load.result()
+        if self._may_grow is not None and others:
+            self._version.on_wait = self._grow
+
+    def _ready(self, worker: Worker) -> Future[None]:
+        """Has a worker started; the result comes when it has loaded the version."""
+        found = Future[None]()
+
+        def on_ready(error: ServingError | None) -> None:
+            if error is None:
+                found.set_result(None)
+            else:
+                found.set_exception(error)
+
+        self._loop.post(lambda: worker.want(on_ready))
+        return found
+
+    def _grow(self) -> None:
+        """Begins to load in one more process, unless that has begun. On the loop."""
+        if self._is_growing or self._may_grow is None or not self._may_grow():
+            return
+        self._is_growing = True
+        self._version.on_wait = lambda: None
+        self._add_next(iter(self._workers[1:]))
+
+    def _add_next(self, workers: Iterator[Worker]) -> None:
+        worker = next(workers, None)
+        if worker is None or self._version.refusal is not None:
+            return
+
+        def on_ready(error: ServingError | None) -> None:
+            if error is None:
+                log.info(
+                    "event=interpreter_added servable=%s interpreter=%s",
+                    self._version.who,
+                    worker.name,
+                )
+                self._add_next(workers)
+            elif self._version.refusal is None:
+                log.warning(
+                    "event=no_interpreter_added servable=%s error=%s",
+                    self._version.who,
+                    error,
+                )
+
+        worker.want(on_ready)
 
     def unload(self) -> None:
-        self._host.unload(self)
+        """Ends its processes after the calls that run; may be repeated. Blocks."""
+        self._end(
+            unloaded(self.source.id),
+            None,
+            self._options.call_timeout_s * 2 + _LET_GO_S,
+            f"{self.source.id.slashed}: its interpreter does not let go of it",
+        )
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Ends its processes by ``deadline_s``, which answers the calls that run. Blocks."""
+        if self._loop.is_loop_thread:
+            self._close_workers(closed(self._name))
+            return
+        timeout_s = self._options.call_timeout_s + _LET_GO_S
+        if deadline_s is not None:
+            timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
+        late = f"interpreter {self._name} does not close"
+        self._end(closed(self._name), deadline_s, timeout_s, late)
+
+    def _end(
+        self, error: ServingError, deadline_s: float | None, timeout_s: float, late: str
+    ) -> None:
+        if self.is_closed:
+            return
+
+        def begin(is_over: Future[None]) -> None:
+            def end() -> None:
+                self._close_workers(error)
+                with suppress(InvalidStateError):  # of the deadline, or the last call
+                    is_over.set_result(None)
+
+            self._version.refuse(error)
+            if deadline_s is not None:
+                self._loop.call_at(deadline_s, end)
+            self._version.when_idle(end)
+
+        on_loop(self._loop, begin, timeout_s, Internal(late))
+
+    def _close_workers(self, error: ServingError) -> None:
+        self._version.refuse(error)
+        for worker in self._workers:
+            worker.close(error)
+        self._files.close()
+        self.is_closed = True
+        self._version.tell_idle()
+
+    # -- what is measured before it serves --------------------------------------------------
+
+    @property
+    def import_s(self) -> float | None:
+        """Processor seconds that a worker needed to import and unpickle it."""
+        return self._version.import_s
+
+    @property
+    def process_changes(self) -> str:
+        """What its code changed in its process while it was loaded or measured."""
+        return self._changes or self._version.changes
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """What the first worker observed of its memory during the load."""
+        return self._version.load_memory
+
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds that the last call took in its process; None before the first."""
+        return self._version.calls.last_call_s
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
+        process = self._workers[0].process
+        if process is None or not self.source.staged_rows:
+            return None
+        words = process.slab.words
+        try:
+            return AutoStatus.of_words(words[RULE], words[JOINED])
+        except ValueError:  # its memory was released meanwhile
+            return None
 
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
-        """Has the worker call it from two threads; see ``MeasurableModel``.
+        """Has the first worker call it from two threads; see ``MeasurableModel``.
 
         If that does not return, the worker is replaced, and nothing is measured.
         """
-        patience_s = self._host.options.call_timeout_s
+        patience_s = self._options.call_timeout_s
         if self.last_call_s is not None:
             patience_s = min(patience_s, 10 * self.last_call_s + _PATIENCE_S)
         try:
             reply = self._try(
+                self._workers[0],
                 "scale",
                 signature_name,
                 inputs,
@@ -243,51 +352,55 @@ class ProcessModel(OnAnotherThread):
                 fields={"duration_s": duration_s},
             )
         except DeadlineExceeded:
-            log.warning("event=two_threads_hang servable=%s", self.who)
+            log.warning("event=two_threads_hang servable=%s", self.source.id.slashed)
             return None
-        self.process_changes = str(reply["changes"]) or self.process_changes
+        self._changes = str(reply["changes"]) or self._changes
         scaling = reply.get("scaling")
         return scaling if isinstance(scaling, float) else None
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
-        """Has the worker call it in the background; see ``RehearsableModel``.
+        """Has each worker call it, one after the other; see ``RehearsableModel``.
 
         An error shows when the model is called again. If the call does not return, the
         worker is replaced.
         """
-        try:
-            reply = self._try(
-                "rehearse",
-                signature_name,
-                inputs,
-                timeout_s,
-                hangs="a call before it served hangs",
-                background=not self._host.options.is_urgent(),
+        longest_s = 0.0
+        for worker in self._workers:
+            if worker.state is WorkerState.ABSENT:
+                continue
+            try:
+                reply = self._try(
+                    worker,
+                    "rehearse",
+                    signature_name,
+                    inputs,
+                    timeout_s,
+                    hangs="a call before it served hangs",
+                    background=not self._options.is_urgent(),
+                )
+            except ServingError:
+                return math.inf
+            took_s = reply.get("call_s")
+            longest_s = max(
+                longest_s, took_s if isinstance(took_s, float) else math.inf
             )
-        except ServingError:
-            return math.inf
-        took_s = reply.get("call_s")
-        return took_s if isinstance(took_s, float) else math.inf
-
-    @property
-    def staged_status(self) -> AutoStatus | None:
-        """What joining between stages was worth; None if it is computed whole."""
-        words = self._host.staged_words if self._source.staged_rows else None
-        return None if words is None else AutoStatus.of_words(*words)
+        return longest_s
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the worker's random numbers; see ``SeedableModel``."""
+        """Sets the workers' random numbers; see ``SeedableModel``."""
         try:
-            self._host.ask(
-                ModelRequest(self.who, "seed", {"seed": seed}, (), _PATIENCE_S)
-            )
+            for worker in self._workers:
+                if worker.state is not WorkerState.ABSENT:
+                    self._ask(worker, "seed", {"seed": seed}, (), _PATIENCE_S)
         except ServingError as error:
-            log.info("event=not_seeded servable=%s error=%s", self.who, error)
+            who = self.source.id.slashed
+            log.info("event=not_seeded servable=%s error=%s", who, error)
             return False
         return True
 
     def _try(
         self,
+        worker: Worker,
         op: str,
         signature_name: str,
         inputs: Tensors,
@@ -297,7 +410,13 @@ class ProcessModel(OnAnotherThread):
         fields: Mapping[str, object] = MappingProxyType({}),
         background: bool = False,
     ) -> Mapping[str, object]:
-        """Has the worker call the model before it serves. Blocks; raises as ``ask``."""
+        """Has a worker call the model before it serves. Blocks.
+
+        Raises:
+            DeadlineExceeded: It does not return; the worker is replaced.
+            ServingError: As ``_ask``.
+
+        """
         views = {
             name: TensorView(
                 view.dtype,
@@ -306,25 +425,65 @@ class ProcessModel(OnAnotherThread):
             )
             for name, view in inputs.items()
         }
-        message = {**fields, "model": self.model_id, "signature": signature_name}
+        process = worker.process
         # Inputs go to a memfd on this thread, so that the loop copies no large batch.
         fd = new_memfd("probe")
         try:
             with open(fd, "wb", closefd=False) as file:
                 pickle.dump(views, file)
-            return self._host.ask(
-                ModelRequest(self.who, op, message, (fd,), timeout_s, hangs, background)
+            message = {**fields, "signature": signature_name}
+            return self._ask(
+                worker, op, message, (fd,), timeout_s, background=background
             )
+        except DeadlineExceeded:
+
+            def end() -> None:
+                if process is not None and worker.process is process:
+                    worker.end(f"was ended because {hangs}")
+
+            self._loop.post(end)
+            raise
         finally:
             os.close(fd)
 
-    def refusal(self) -> ServingError | None:
-        """Returns why its tasks must not run; None if they may."""
-        if self.unloading:
-            return unloaded(self._source.id)
-        if self.health.quarantine is None:
-            return None
-        return FailedPrecondition(
-            f"{self.who} is quarantined: it {self.health.quarantine}; "
-            "deploy another version"
-        )
+    def _ask(
+        self,
+        worker: Worker,
+        op: str,
+        fields: Mapping[str, object],
+        fds: tuple[int, ...],
+        timeout_s: float,
+        *,
+        background: bool = False,
+    ) -> Mapping[str, object]:
+        """Returns a worker's answer to a request beside its calls. Blocks.
+
+        Such requests go through the worker's control thread, so nothing on the loop waits
+        for them.
+
+        Raises:
+            DeadlineExceeded: It does not answer.
+            ServingError: The worker's error; or there is none, or it died.
+
+        """
+        who = self.source.id.slashed
+
+        def begin(answer: Future[Mapping[str, object]]) -> None:
+            def on_reply(reply: WorkerReply | None) -> None:
+                if reply is None:
+                    why = f"{who}: its interpreter {worker.last_end}"
+                    answer.set_exception(Internal(why))
+                elif (error := reply.error()) is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(reply.fields)
+
+            process = worker.live
+            if worker.state is not WorkerState.READY or process is None:
+                error = Unavailable(f"{who}: its interpreter is restarting")
+                answer.set_exception(error)
+            else:
+                process.send(op, fields, fds, on_reply, background=background)
+
+        late = DeadlineExceeded(f"{who}: its interpreter does not answer")
+        return on_loop(self._loop, begin, timeout_s, late)

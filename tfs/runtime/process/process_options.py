@@ -45,8 +45,6 @@ class ProcessOptions:
         refused_processes: Tells, when a worker ended itself, whether it was for want of
             a thread or process.
         on_quarantine: Called on the loop, once, with a version and the reason.
-        keeps_spare: Whether one worker more than are used is kept ready, which takes
-            some 15 MB.
         is_urgent: Whether loads need not give way to requests, because the server is
             starting or has nothing to serve. Called on any thread.
         traffic: The requests for which loads make way. Called on the loop, after each
@@ -67,7 +65,6 @@ class ProcessOptions:
         default_factory=KernelCount.of_refused_processes
     )
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
-    keeps_spare: bool = False
     is_urgent: Callable[[], bool] = _never
     traffic: Callable[[], Traffic] = _no_traffic
     executor: Executor = field(default_factory=InlineExecutor)

@@ -1,161 +1,138 @@
-"""Several processes for one version: the paper's one interpreter per core."""
+"""Processes for versions: the paper's one interpreter per core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
-from functools import partial
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
+from tfs.core.errors import FailedPrecondition
+from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.version_files import VersionFiles, payload_paths
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.pooled_model import Growth, PooledModel
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
-from tfs.runtime.process.process_model import ProcessModel, VersionHealth
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.worker_state import WorkerState
+from tfs.runtime.process.zygote import Zygote
+from tfs.runtime.task_outcome import closed
+
+_SMALL_BYTES: Final = 1 << 20  # copied before a thread has started
 
 
 class ProcessPool:
-    """Interpreters that each load every version, from one copy of its bytes.
+    """Loads each version into processes of its own, from one copy of its bytes.
 
-    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except for
-    the order of tasks. The server makes a pool for each version, so that each has
-    processes of its own: loading it disturbs no other version, unloading ends the
-    processes, and a crash harms no other.
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`: loading a
+    version disturbs no other, unloading ends its processes, and a crash harms no other.
 
     Args:
         name: The pool's name in logs.
-        interpreters: The interpreters of the pool.
-        options: The options of these interpreters.
-        may_grow: If given, a version is first loaded on one interpreter. It is loaded
-            on the others when a call has to wait and this returns True. If many
-            versions are loaded at once, not all will be called, or stay here.
+        loop: Drives the conversations with workers.
+        zygote: Forks them.
+        options: How they run.
+        num_processes: For each version. One that takes several requests at once gets
+            one, because these must be together.
+        may_grow: See :class:`ProcessModel`.
 
     """
 
     def __init__(
         self,
         name: str,
-        interpreters: Sequence[ProcessInterpreter],
+        loop: ServingLoop,
+        zygote: Zygote,
         options: ProcessOptions,
+        num_processes: int = 1,
         may_grow: Callable[[], bool] | None = None,
     ) -> None:
-        if not interpreters:
-            raise ValueError("a pool needs an interpreter")
+        if num_processes < 1:
+            raise ValueError("a pool needs a process")
         self._name = name
-        self._interpreters = tuple(interpreters)
-        for each in self._interpreters:
-            each.share_calls(self._interpreters)
+        self._loop = loop
+        self._zygote = zygote
         self._options = options
+        self._num_processes = num_processes
         self._may_grow = may_grow
-        self._was_used = False
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether it was used and holds nothing any more."""
-        return self._was_used and all(each.is_idle for each in self._interpreters)
+        # Guards the fields below; leaf.
+        self._lock = threading.Lock()
+        self._models: list[ProcessModel] = []
+        self._past = InterpreterStats()  # of what was unloaded
+        self._num_loads = 0
+        self._is_closed = False
 
     @property
     def name(self) -> str:
         return self._name
 
     @property
-    def interpreters(self) -> Sequence[ProcessInterpreter]:
-        """The interpreters of the pool."""
-        return self._interpreters
+    def is_spent(self) -> bool:
+        """Whether it was used and holds nothing any more."""
+        return self._num_loads > 0 and all(each.is_closed for each in [*self._models])
 
     def start(self) -> None:
-        for interpreter in self._interpreters:
-            interpreter.start()
+        """Does nothing: processes start with what they load."""
 
-    def load(
-        self, source: ModelSource
-    ) -> PooledModel[ProcessInterpreter, ProcessModel]:
-        """Loads on one interpreter, then from the same bytes on all others at once.
-
-        So a version that crashes while it is loaded does so only once. But a version
-        that imports for seconds should not take twice as long, so the others begin when
-        the first has taken ``slow_load_s``. Blocks until the version is loaded on all
-        interpreters, or on none.
-        """
-        health = VersionHealth(self._options.crashes)
-        first, *others = self._interpreters
-        if source.concurrency > 1:
-            others = []  # its requests must all be in one interpreter
+    def load(self, source: ModelSource) -> ProcessModel:
+        """Loads a version; see :meth:`ProcessModel.start`. Blocks."""
+        if self._loop.is_loop_thread:
+            raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
+        files = self._stage(source)
+        with self._lock:
+            if self._is_closed:
+                files.close()
+                raise closed(self._name)
+            self._drop_unloaded()
+            model = ProcessModel(
+                f"{self._name}.{self._num_loads}",
+                self._loop,
+                self._zygote,
+                self._options,
+                source,
+                files,
+                1 if source.concurrency > 1 else self._num_processes,
+                self._may_grow,
+            )
+            self._models.append(model)
+            self._num_loads += 1
         try:
-            if not others:
-                return PooledModel([(first, first.load(source, None, health))])
-            first.hold(source)
-            try:
-                files = first.stage(source)
-                try:
-                    if self._may_grow is None:
-                        return self._load_on_all(source, files, health)
-                    model = first.load(source, files, health)
-                    growth = self._growth(source, files, health, self._may_grow)
-                    return PooledModel([(first, model)], growth)
-                finally:
-                    files.close()
-            finally:
-                first.let_go()
-        finally:
-            self._was_used = True
+            model.start()
+        except BaseException:
+            model.unload()
+            raise
+        return model
 
-    def _growth(
-        self,
-        source: ModelSource,
-        files: VersionFiles,
-        health: VersionHealth,
-        may_begin: Callable[[], bool],
-    ) -> Growth[ProcessInterpreter, ProcessModel]:
-        """Returns how a version that is on the first interpreter gets onto the others."""
-        own, known = files.duplicate(), _known(source)
-        others = self._interpreters[1:]
-        return Growth(
-            f"load-{self._name}",
-            [(each, partial(each.load, known, own, health)) for each in others],
-            may_begin,
-            lambda: (
-                health.quarantine is not None
-                or any(each.state is WorkerState.CLOSED for each in others)
-            ),
-            own.close,
-        )
-
-    def _load_on_all(
-        self, source: ModelSource, files: VersionFiles, health: VersionHealth
-    ) -> PooledModel[ProcessInterpreter, ProcessModel]:
-        first, *others = self._interpreters
-        num = len(self._interpreters)
-        with ThreadPoolExecutor(num, f"load-{self._name}") as threads:
-            loads = [threads.submit(first.load, source, files, health)]
-            wait(loads, self._options.slow_load_s)
-            # If the first has failed already, the others need not try.
-            if not loads[0].done() or loads[0].exception() is None:
-                known = _known(source)
-                loads += [
-                    threads.submit(each.load, known, files, health) for each in others
-                ]
-        errors = [error for load in loads if (error := load.exception()) is not None]
-        if errors:
-            for load in loads:
-                if load.exception() is None:
-                    load.result().unload()
-            raise errors[0]
-        models = [load.result() for load in loads]
-        return PooledModel(list(zip(self._interpreters, models, strict=True)))
+    def _stage(self, source: ModelSource) -> VersionFiles:
+        """Copies the payload into memory; a large one at the lowest priority."""
+        paths = [*filter(os.path.exists, payload_paths(source).values())]
+        is_small = sum(map(os.path.getsize, paths)) <= _SMALL_BYTES
+        if is_small or self._options.is_urgent():
+            return VersionFiles.stage(source)
+        # A thread of its own, because none without privileges gets its priority back.
+        with ThreadPoolExecutor(1, f"load-{self._name}", give_way) as thread:
+            return thread.submit(VersionFiles.stage, source).result()
 
     def stats(self) -> InterpreterStats:
-        """Returns the sums; the number of models is that of one interpreter."""
-        return InterpreterStats.summed(each.stats() for each in self._interpreters)
+        """Returns the sums over all versions that it has or had."""
+        with self._lock:
+            self._drop_unloaded()
+            here = InterpreterStats(num_models=len(self._models))
+            each = [model.stats() for model in self._models]
+            return InterpreterStats.summed([here, self._past, *each])
 
     def close(self, deadline_s: float | None = None) -> None:
-        for interpreter in self._interpreters:
-            interpreter.close(deadline_s)
+        with self._lock:
+            self._is_closed = True
+            models = [*self._models]
+        for model in models:
+            model.close(deadline_s)
 
-
-def _known(source: ModelSource) -> ModelSource:
-    """Returns a version of which the first interpreter tells what it changes."""
-    return replace(source, was_measured=True)
+    def _drop_unloaded(self) -> None:
+        """Forgets versions that were unloaded, but for what they did. Under the lock."""
+        gone = [each for each in self._models if each.is_closed]
+        if gone:
+            past = [each.stats() for each in gone]
+            self._past = InterpreterStats.summed([self._past, *past])
+            self._models = [each for each in self._models if each not in gone]

@@ -1,7 +1,7 @@
 """The host's side of a slab: writes tasks as descriptors, and reads replies as outcomes.
 
 It does not use torch. Replies come from a process that runs somebody's model, so every
-number in them is checked before it is used.
+number in them is checked before it is used. Tensors that no slot holds travel in a memfd.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import math
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from tfs.core.dtype import STRING, DType
-from tfs.core.errors import BY_CODE, Code, InvalidItems, ServingError
+from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import TensorView
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import (
+    DTYPE_CODES,
     DTYPE_OF_CODE,
     MAX_WORDS,
     REPLY_WORDS,
@@ -27,16 +30,18 @@ from tfs.runtime.guest.slab import (
     WORD_BYTES,
     Slab,
     Slot,
+    aligned,
+    pack_strings,
     unpack_strings,
 )
-from tfs.runtime.process.spilled_task import (
-    MANY_BYTES,
-    MANY_STRINGS,
-    Spill,
-    SpilledTask,
-    describe,
-)
 
+MANY_STRINGS: Final = 8_192
+"""Up to so many strings are packed, or unpacked, within a millisecond."""
+
+MANY_BYTES: Final = 16 << 20
+"""Up to so many are copied within some ten milliseconds; a slot holds about as many."""
+
+_WRITE_BYTES: Final = 1 << 30
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
 _MAX_PLANS: Final = 256  # requests of one shape share a plan, and so do replies
@@ -60,23 +65,77 @@ class CorruptReply(Exception):
     """A reply makes no sense: the worker's memory is damaged."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """The tensors of a task in a memfd. Immutable; whoever has it closes ``fd``.
+
+    Attributes:
+        words: The words of a descriptor; offsets count from the memfd's start.
+        total_bytes: The size of the memfd.
+        fd: The memfd.
+
+    """
+
+    words: Sequence[int]
+    total_bytes: int
+    fd: int
+
+    @classmethod
+    def of(cls, task: InferenceTask) -> Spill:
+        """Copies a task's tensors. On any thread.
+
+        Raises:
+            InvalidArgument: More tensors than a descriptor holds.
+            OSError: No memory for the memfd.
+
+        """
+        words, payloads, total_bytes = _describe(task, 0)
+        fd = new_memfd("inputs")
+        try:
+            os.ftruncate(fd, total_bytes)
+            for _, offset, data in payloads:
+                rest = memoryview(data)
+                while rest:
+                    written = os.pwrite(fd, rest[:_WRITE_BYTES], offset)
+                    offset += written
+                    rest = rest[written:]
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(words, total_bytes, fd)
+
+    def write(self, slab: Slab, slot: Slot, index: int, num_rows: int) -> int:
+        """Writes the words of a task into a slot; returns the memfd."""
+        head = (index, num_rows, self.total_bytes, len(self.words))
+        slab.write_words(slot.request_word, (*head, *self.words))
+        return self.fd
+
+
+def takes_long_to_write(task: InferenceTask) -> bool:
+    """Tells whether the loop may not take the time to write a task into a slab."""
+    num_bytes = 0
+    for view in task.inputs.values():
+        data = view.data
+        if isinstance(data, tuple):
+            if len(data) > MANY_STRINGS:
+                return True
+            num_bytes += view.size_bytes
+        else:
+            num_bytes += len(data)
+    return num_bytes > MANY_BYTES
+
+
 def write_request(
-    slab: Slab,
-    slot: Slot,
-    model_id: int,
-    signature_index: int,
-    task: InferenceTask,
-    plans: RequestPlans | None = None,
+    slab: Slab, slot: Slot, index: int, task: InferenceTask, plans: RequestPlans
 ) -> int | None:
     """Writes a task into a slot, copying each tensor once.
 
     Args:
         slab: The slab that has the slot.
         slot: A free one.
-        model_id: Number of the model that the task is for.
-        signature_index: Number of the signature among the model's.
+        index: Number of the signature among the version's.
         task: What is to be computed.
-        plans: How earlier requests of this model and signature were written.
+        plans: How earlier requests of this signature were written.
 
     Returns:
         None; or, if the slot is too small, a memfd with the tensors, which the caller
@@ -88,10 +147,6 @@ def write_request(
         OSError: There is no memory for the memfd.
 
     """
-    if type(task) is SpilledTask:
-        spill = task.spill
-        _write_spilled(slab, slot, model_id, signature_index, task, spill)
-        return os.dup(spill.fd)
     inputs = task.inputs
     # This is all that the words depend on, except the sizes of strings, which have no
     # plans.
@@ -103,58 +158,72 @@ def write_request(
         else:
             form.append(None)
     key = tuple(form)
-    known = plans.get(key) if plans is not None else None
+    known = plans.get(key)
+    memory = slab.map
     if known is not None:
         words_at, packed, places = known
-        memory = slab.map
         for name, place in places:
             elements = inputs[name].data
             assert not isinstance(elements, tuple)
             memory[place] = elements
         memory[words_at] = packed
         return None
-    start = slot.input_offset
-    words, payloads, end = describe(task, start)
-    if end - start > slot.area_bytes:
-        spill = Spill.of(task)
-        _write_spilled(slab, slot, model_id, signature_index, task, spill)
-        return spill.fd
-    memory = slab.map
+    words, payloads, end = _describe(task, slot.input_offset)
+    if end - slot.input_offset > slot.area_bytes:
+        return Spill.of(task).write(slab, slot, index, task.num_rows)
     for _, offset, data in payloads:
         memory[offset : offset + len(data)] = data
-    slab.write_words(
-        slot.request_word,
-        (model_id, signature_index, task.num_rows, 0, len(words), *words),
-    )
-    has_strings = any(isinstance(each.data, tuple) for each in inputs.values())
-    if plans is not None and not has_strings:
+    slab.write_words(slot.request_word, (index, task.num_rows, 0, len(words), *words))
+    if not any(isinstance(each.data, tuple) for each in inputs.values()):
         if len(plans) >= _MAX_PLANS:
             plans.clear()
         num_bytes = (REQUEST_WORDS + len(words)) * WORD_BYTES
         words_at = slice(slot.request_byte, slot.request_byte + num_bytes)
         plans[key] = (
             words_at,
-            slab.map[words_at],
+            memory[words_at],
             tuple((name, slice(at, at + len(data))) for name, at, data in payloads),
         )
     return None
 
 
-def _write_spilled(
-    slab: Slab,
-    slot: Slot,
-    model_id: int,
-    signature_index: int,
-    task: InferenceTask,
-    spill: Spill,
-) -> None:
-    words = spill.words
-    head = (model_id, signature_index, task.num_rows, spill.total_bytes, len(words))
-    slab.write_words(slot.request_word, (*head, *words))
+def _describe(
+    task: InferenceTask, start: int
+) -> tuple[list[int], Sequence[tuple[str, int, Buffer]], int]:
+    """Says where the tensors of a task lie, if they begin at ``start``.
+
+    Returns:
+        The words of a descriptor, of each input the name, where its bytes begin and
+        the bytes, and where they end.
+
+    Raises:
+        InvalidArgument: More tensors than a descriptor holds.
+
+    """
+    words: list[int] = []
+    payloads: list[tuple[str, int, Buffer]] = []
+    offset = start
+    for index, name in enumerate(task.signature.inputs):
+        view = task.inputs.get(name)
+        if view is None:
+            continue
+        data = pack_strings(view.strings) if view.dtype is STRING else view.buffer
+        shape = view.shape
+        code = DTYPE_CODES[view.dtype]
+        words += (index, code, offset, len(data), len(shape), *shape)
+        payloads.append((name, offset, data))
+        offset = aligned(offset + len(data))
+    if len(words) + REQUEST_WORDS > MAX_WORDS:
+        raise InvalidArgument(
+            f"the inputs and their dimensions take {len(words)} words, and a call to a "
+            f"process has {MAX_WORDS - REQUEST_WORDS}; send fewer inputs, or with fewer "
+            "dimensions"
+        )
+    return words, payloads, offset
 
 
 class SlowReply(dict[str, TensorView]):
-    """Stands for outputs whose reading would hold up the loop. Only lanes see it.
+    """Stands for outputs whose reading would hold up the loop. Only the loop sees it.
 
     Args:
         read: Returns the outputs; to be called once, on any thread. Raises
@@ -173,7 +242,7 @@ def read_reply(
     who: str,
     signature: Signature,
     overflow_fd: int | None,
-    plans: ReplyPlans | None = None,
+    plans: ReplyPlans,
 ) -> tuple[Outcome, float]:
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
 
@@ -197,18 +266,17 @@ def read_reply(
     call_s = call_ns / 1e9 if call_ns > 0 else 0.0
     start = slot.reply_byte + _HEADER_BYTES
     if status:
-        text = memory[start : start + _bounded(num)]
-        return _error(status, text, who), call_s
+        if not 0 <= num <= _MAX_TEXT_BYTES:
+            raise CorruptReply("text length")
+        return _error(status, memory[start : start + num], who), call_s
     if not 0 <= num <= MAX_WORDS - REPLY_WORDS:
         raise CorruptReply("descriptor length")
     descriptor = memory[start : start + num * WORD_BYTES]
-    plan = plans.get(descriptor) if plans is not None else None
+    plan = plans.get(descriptor)
     if plan is None:
-        plan = _plan(descriptor, signature)
-        if plans is not None:
-            if len(plans) >= _MAX_PLANS:
-                plans.clear()
-            plans[descriptor] = plan
+        if len(plans) >= _MAX_PLANS:
+            plans.clear()
+        plan = plans[descriptor] = _plan(descriptor, signature)
     if overflow_bytes:
         if overflow_fd is None:
             raise CorruptReply("no memfd for its outputs")
@@ -235,27 +303,6 @@ def read_reply(
     if is_slow:
         return SlowReply(partial(_unpacked, outputs)), call_s
     return outputs, call_s
-
-
-class _FileMemory:
-    """A memfd that is read and not mapped, because its owner could truncate a mapped one."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._size_bytes = os.fstat(fd).st_size
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        if offset < 0 or offset + size_bytes > self._size_bytes:
-            raise CorruptReply("a tensor outside its memfd")
-        parts = []
-        while size_bytes:
-            part = os.pread(self._fd, size_bytes, offset)
-            if not part:
-                raise CorruptReply("a tensor cut short")
-            parts.append(part)
-            offset += len(part)
-            size_bytes -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _plan(descriptor: bytes, signature: Signature) -> list[_PlannedOutput]:
@@ -295,10 +342,9 @@ def _is_slow(plan: Sequence[_PlannedOutput]) -> bool:
 
 
 def _outputs(plan: Sequence[_PlannedOutput], fd: int) -> dict[str, TensorView]:
-    read = _FileMemory(fd).read
     outputs: dict[str, TensorView] = {}
     for name, dtype, shape, offset, stop in plan:
-        data = read(offset, stop - offset)
+        data = _read(fd, offset, stop - offset)
         outputs[name] = TensorView(
             dtype, shape, _strings(data, shape) if dtype is STRING else data
         )
@@ -310,6 +356,21 @@ def _outputs_once(plan: Sequence[_PlannedOutput], fd: int) -> dict[str, TensorVi
         return _outputs(plan, fd)
     finally:
         os.close(fd)
+
+
+def _read(fd: int, offset: int, size_bytes: int) -> bytes:
+    """Reads from a memfd, which is not mapped, because its owner could truncate it."""
+    if offset < 0 or offset + size_bytes > os.fstat(fd).st_size:
+        raise CorruptReply("a tensor outside its memfd")
+    parts = []
+    while size_bytes:
+        part = os.pread(fd, size_bytes, offset)
+        if not part:
+            raise CorruptReply("a tensor cut short")
+        parts.append(part)
+        offset += len(part)
+        size_bytes -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _unpacked(outputs: Mapping[str, TensorView]) -> Tensors:
@@ -337,9 +398,3 @@ def _error(status: int, text: bytes, who: str) -> ServingError:
     if items is not None:
         return items
     return kind(text.decode(errors="replace") or f"{who} failed")
-
-
-def _bounded(size_bytes: int) -> int:
-    if not 0 <= size_bytes <= _MAX_TEXT_BYTES:
-        raise CorruptReply("text length")
-    return size_bytes

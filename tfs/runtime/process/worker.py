@@ -1,4 +1,4 @@
-"""The worker of an interpreter: a process that comes when it is wanted, and again when it dies.
+"""A worker: a process that comes when it is wanted, and again when it dies.
 
 The states and the moves between them are the table in ``worker_state.py``; any other
 move raises.
@@ -11,14 +11,13 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
 from tfs.core.errors import Internal, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
+from tfs.core.servable import InferenceTask
 from tfs.core.system.thread_limit import thread_limits
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,
     CrashHistory,
@@ -26,15 +25,13 @@ from tfs.runtime.process.crash_policy import (
     describe_status,
     is_for_threads,
 )
-from tfs.runtime.process.lane import Lane, WorkerCall
-from tfs.runtime.process.load_sign import LoadSign
-from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.process_version import ProcessVersion
+from tfs.runtime.process.worker_calls import WorkerCalls
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 from tfs.runtime.process.worker_state import WorkerState, transition
 from tfs.runtime.process.zygote import Forked, Zygote
-from tfs.runtime.task_outcome import closed, finish, unloaded
+from tfs.runtime.task_outcome import closed, finish
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +44,22 @@ OnReady = Callable[["ServingError | None"], None]
 
 
 class Worker:
-    """Starts a process when one is wanted, and another when it dies. Loop-confined.
+    """Starts a process when it is first wanted, and another when it dies. Loop-confined.
 
-    Each process has all its models before it takes calls, and a death is blamed on the
-    model during whose call or load it happened. The plain attributes may be read from
-    anywhere.
+    Each process has the version before it takes calls, and a death is blamed on the
+    version if it happened during a call or a load. A worker that cannot be started, or
+    cannot load, when it is first wanted goes back to where it was. The plain attributes
+    may be read from anywhere.
 
     Args:
-        name: The interpreter's, for logs.
+        name: For logs.
         loop: Watches the process.
         zygote: Forks it.
         options: Limits, timeouts and how processes are made.
-        spare: Provides a process at once, if it has one ready.
-        lane: Takes calls to it.
+        version: What it is for; None: for sessions of the library.
 
     Attributes:
-        models: The models that each process has, by number.
+        name: See above.
         state: The current state in the table.
         process: The present process, or the one that is being forked.
         num_deaths: How many processes died so far.
@@ -76,34 +73,33 @@ class Worker:
         loop: ServingLoop,
         zygote: Zygote,
         options: ProcessOptions,
-        spare: SpareWorker | None,
-        lane: Lane,
+        version: ProcessVersion | None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._loop = loop
         self._zygote = zygote
         self._options = options
-        self._spare = spare
-        self._lane = lane
-        self.models: dict[int, ProcessModel] = {}
-        self._moving_in: ProcessModel | None = None  # the model being loaded again
-        self._num_calls_before = 0  # when a worker died last
+        self._version = version
+        self._how = options.worker
+        self._platform = ""
+        if version is not None:
+            self._platform = version.source.platform
+            self._how = replace(
+                options.worker,
+                concurrency=version.source.concurrency,
+                is_staged=bool(version.source.staged_rows),
+            )
         self.state = WorkerState.ABSENT
         self.process: WorkerProcess | None = None
         self.num_deaths = 0
         self.last_end = "ended"
-        # Of the version that was loaded last: decide how new processes are made.
-        self._platform = ""
-        self._concurrency = 1
-        self._is_staged = False
-        self._num_holds = 0
+        self._calls: WorkerCalls | None = None  # while it is ready
+        self._was_ready = False
         self._when_ready: list[OnReady] = []
         self._respawn_timer: Timer | None = None
         self._deaths = CrashHistory(options.crashes)
         self._ended_for: WorkerEnd | None = None  # why we killed it, if we did
-        self._start_failed = False
         self._num_lost_forks = 0
-        self._failed: list[WorkerCall] = []  # calls of dead processes, to be answered
 
     @property
     def pid(self) -> int | None:
@@ -117,123 +113,19 @@ class Worker:
         process = self.process
         return process if process is not None and process.pid is not None else None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether somebody holds it, with or without models."""
-        return self._num_holds > 0
-
-    # -- models ----------------------------------------------------------------------
-
-    def load(
-        self,
-        model: ProcessModel,
-        background: bool,
-        process: WorkerProcess,
-        on_reply: OnReply,
-    ) -> None:
-        """Has a process load a model. Every later one loads it too, until it is unloaded."""
-
-        def on_loaded(reply: WorkerReply | None) -> None:
-            if reply is not None and reply.error() is None:
-                self.models[model.model_id] = model
-            on_reply(reply)
-
-        process.load(model.source, model.model_id, model.files, on_loaded, background)
-
-    def begin_to_serve(self, model: ProcessModel) -> None:
-        """Takes calls of a model from the lanes of the version's other workers, too."""
-        if not model.unloading:
-            model.health.loaded_in[self._lane] = model
-            self._lane.pump()
-
-    def give_up_loading(self, model: ProcessModel) -> None:
-        """Ends a process that is still loading a model that nobody waits for any more."""
-        process = self.live
-        is_loading = process is not None and process.num_awaited > 0
-        if is_loading and model.model_id not in self.models:
-            self.end("was ended because it did not finish loading")
-
-    def unload(self, model: ProcessModel, is_gone: Future[None]) -> None:
-        """Frees a model after its calls; may be repeated."""
-        model.health.loaded_in.pop(self._lane, None)
-        if model.unloading:
-            is_gone.set_result(None)
-            return
-        model.unloading = True
-        self._lane.refuse(unloaded(model.source.id), model)
-
-        def when_idle() -> None:
-            self.models.pop(model.model_id, None)
-            model.files.close()
-            if (process := self.live) is not None and self.models:
-                process.send(
-                    "unload",
-                    {"model": model.model_id},
-                    (),
-                    lambda _: is_gone.set_result(None),
-                    background=False,
-                )
-            else:
-                self.retire_if_empty()
-                is_gone.set_result(None)
-
-        self._lane.after_calls(when_idle, model)
-
-    # -- wanted, and no longer ----------------------------------------------------------
-
     def want(self, on_ready: OnReady) -> None:
         """Calls ``on_ready`` once a process is ready, or cannot be had."""
         match self.state:
             case WorkerState.READY:
                 on_ready(None)
             case WorkerState.CLOSED:
-                on_ready(closed(self._name))
+                on_ready(closed(self.name))
             case WorkerState.ABSENT:
                 self._when_ready.append(on_ready)
                 self._zygote.acquire()
                 self._fork()
             case _:
                 self._when_ready.append(on_ready)
-
-    def hold(self, source: ModelSource | None, on_ready: OnReady) -> None:
-        """Like ``want``, but it stays until ``let_go``, with or without models.
-
-        If none could be started, nothing is held.
-
-        Args:
-            source: A version that is about to be loaded. A process that is there already
-                may run fewer of its calls at once than it takes.
-            on_ready: See ``want``.
-
-        """
-        self._num_holds += 1
-        if source is not None:
-            self._platform, self._concurrency = source.platform, source.concurrency
-            self._is_staged = bool(source.staged_rows)
-
-        def told(error: ServingError | None) -> None:
-            if error is not None:
-                self._num_holds -= 1
-            on_ready(error)
-
-        self.want(told)
-
-    def let_go(self) -> None:
-        """Takes a ``hold`` back."""
-        self._num_holds -= 1
-        self.retire_if_empty()
-
-    def retire_if_empty(self) -> None:
-        """Ends the process if nothing has to be loaded any more."""
-        if (
-            self.state is WorkerState.READY
-            and not self.models
-            and not self._num_holds
-            and not self._when_ready
-        ):
-            self._drop_process()  # a rehearsed call may still hang
-            self._move(WorkerState.ABSENT)
-            self._zygote.release()
 
     def end(self, why: str | None) -> None:
         """Kills the process; its callers and the log are told why.
@@ -248,50 +140,29 @@ class Worker:
             process.ignore()
             process.kill()
 
-    def end_hanging(self, process: WorkerProcess | None, why: str) -> None:
-        """Replaces a process that does not answer, if it is still the present one."""
-        if process is not None and self.process is process:
-            self.end(why)
-
-    def show_stacks(self) -> None:
-        """Has the process, which is about to be ended, say where it hangs."""
-        if (process := self.live) is not None and self._ended_for is None:
-            log.warning(
-                "event=call_hangs interpreter=%s pid=%d stacks=on_stderr",
-                self._name,
-                process.pid,
-            )
-            process.show_stacks()
-
-    def close(self) -> None:
-        """Ends everything for good, and answers whoever waits; may be repeated."""
+    def close(self, error: ServingError | None = None) -> None:
+        """Ends it for good; whoever waits, or is in a call, is told ``error``. Repeatable."""
         if self.state is WorkerState.CLOSED:
             return
+        error = error or closed(self.name)
         if self.state is not WorkerState.ABSENT:
             self._zygote.release()
         if self._respawn_timer is not None:
             self._respawn_timer.cancel()
-        error = closed(self._name)
         if self.state is WorkerState.FORKING:
             self.process = None  # closed when the zygote answers
-        awaited = self._drop_process()
+        awaited, begun = self._drop_process()
         self._move(WorkerState.CLOSED)
         self._tell_ready(error)
-        failed, self._failed = self._failed, []
-        for call in failed:
-            finish(call.task, error)
-        self._lane.close_for_good(error)
+        for task in begun:
+            finish(task, error)
         for on_reply in awaited:
             on_reply(None)
-        self._lane.tell_idle()
-        for model in self.models.values():
-            model.files.close()
-        self.models = {}
 
     # -- from absent to ready -----------------------------------------------------------
 
     def _move(self, state: WorkerState) -> None:
-        self.state = transition(self._name, self.state, state)
+        self.state = transition(self.name, self.state, state)
 
     def _tell_ready(self, error: ServingError | None) -> None:
         waiting, self._when_ready = self._when_ready, []
@@ -300,26 +171,15 @@ class Worker:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
-        ready: WorkerProcess | None = None
-        if self._spare is not None:
-            ready = self._spare.take(self._platform, self._num_at_once)
-        if ready is not None:
-            self.process = ready
-            self._on_forked(ready)
-        else:
-            self._ask_for_fork()
+        self._ask_for_fork()
 
     def _ask_for_fork(self) -> None:
-        options = replace(
-            self._options.worker,
-            concurrency=self._num_at_once,
-            is_staged=self._is_staged,
-        )
         try:
-            process = self.process = WorkerProcess(self._loop, options)
+            process = WorkerProcess(self._loop, self._how, self._options.traffic)
         except OSError as error:
             self._cannot_start(str(error.strerror))
             return
+        self.process = process
 
         def on_forked(outcome: Forked | str | None) -> None:
             if isinstance(outcome, Forked):
@@ -338,134 +198,117 @@ class Worker:
                     self._cannot_start(outcome or "zygotes keep ending")
 
         self._zygote.fork(
-            options, process.remote_fds, on_forked, platform=self._platform
+            self._how, process.remote_fds, on_forked, platform=self._platform
         )
 
-    @property
-    def _num_at_once(self) -> int:
-        """How many calls the next process has to run at once."""
-        own = [each.concurrency for each in self.models.values()]
-        return max([self._concurrency, *own])
-
     def _cannot_start(self, why: str) -> None:
-        """Answers those who wait, and tries again later if there are models."""
+        """Answers those who wait, and tries again later if there was a process before."""
         if os.strerror(errno.EAGAIN) in why:
             why = f"{why}: {thread_limits()}"
         elif os.strerror(errno.EFBIG) in why:
             why = (
                 f"{why}: memory is shared through files; raise ulimit -f (LimitFSIZE=)"
             )
-        self._start_failed = True
+        self._num_lost_forks = 0
         self._move(WorkerState.DEAD)
         log.error(
             "event=interpreter_start_failed servable=%s interpreter=%s why=%s",
             self._served,
-            self._name,
+            self.name,
             why,
         )
-        error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
-        self._tell_ready(error)
-        self._lane.refuse(error)
-        self._respawn()
+        error = Unavailable(f"interpreter {self.name} cannot be started: {why}")
+        if self._version is not None:
+            self._version.refuse_waiting(error)
+        self._respawn(_START_AGAIN_S, error)
 
     def _on_forked(self, process: WorkerProcess) -> None:
         self._move(WorkerState.MAPPING)
-        self._start_failed = False
         self._num_lost_forks = 0
-        sign = LoadSign(self._loop, process.calls.slab, self._options.traffic)
-        process.listen(self.end, lambda: self._on_end(process), sign)
-        self._move_in(process, list(self.models.values()))
+        process.listen(self.end, lambda: self._on_end(process))
+        if self._version is None:
+            self._open(process)
+        else:
+            self._version.load(process, self._on_loaded)
 
-    def _move_in(self, process: WorkerProcess, models: list[ProcessModel]) -> None:
-        """Loads the last process's models one after the other; then it is ready."""
-        models = [each for each in models if each.refusal() is None]
-        if not models:
-            self._move(WorkerState.READY)
-            self._tell_ready(None)
-            if self.process is not None:
-                self._lane.open(self.process.calls, self.end, self.show_stacks)
-            self.retire_if_empty()
-            return
-        model, *others = models
-        self._moving_in = model
+    def _on_loaded(self, reply: WorkerReply | None) -> None:
+        if reply is None or self._version is None or self.process is None:
+            return  # it died, which is noticed elsewhere
+        error = reply.error()
+        if error is None:
+            self._open(self.process)
+        elif self._was_ready:
+            self._version.quarantine(f"does not load again: {error.message}")
+            self._retire(error)
+        else:
+            self._retire(error)
 
-        def on_reply(reply: WorkerReply | None) -> None:
-            if reply is None:
-                return  # it died, which is noticed elsewhere
-            self._moving_in = None
-            error = reply.error()
-            if error is not None:
-                self._quarantine(model, f"does not load again: {error.message}")
-            self._move_in(process, others)
+    def _open(self, process: WorkerProcess) -> None:
+        """Takes calls to a process that is ready."""
+        self._move(WorkerState.READY)
+        self._was_ready = True
+        version = self._version
+        if version is not None:
+            self._calls = WorkerCalls(
+                self._loop,
+                self._options,
+                process,
+                version.calls,
+                on_room=version.pump,
+                on_answered=version.tell_idle,
+                on_unusable=self.end,
+                on_hanging=self._show_stacks,
+            )
+            version.workers.append(self._calls)
+        self._tell_ready(None)
+        if version is not None:
+            version.pump()
 
-        # An earlier worker had it, so that nobody asks what it changes.
-        known = replace(model.source, was_measured=True)
-        process.load(known, model.model_id, model.files, on_reply, background=False)
+    def _show_stacks(self) -> None:
+        """Has the process, which is about to be ended, say where it hangs."""
+        if (process := self.live) is not None and self._ended_for is None:
+            log.warning(
+                "event=call_hangs interpreter=%s pid=%d stacks=on_stderr",
+                self.name,
+                process.pid,
+            )
+            process.show_stacks()
 
     # -- from ready to dead, and back ---------------------------------------------------
 
     def _on_end(self, process: WorkerProcess) -> None:
-        """Fails the running calls, has a model blamed, and starts anew."""
+        """Fails the running calls, has the version blamed, and starts anew."""
         end = self._ended_for or self._how_it_ended(process)
         self.last_end = end.how
         self.num_deaths += 1
         log.error(
             "event=interpreter_died servable=%s interpreter=%s pid=%d how=%r",
             self._served,
-            self._name,
+            self.name,
             process.pid,
             end.how,
         )
-        awaited = self._drop_process()
+        was_loading = self.state is WorkerState.MAPPING and self._was_ready
+        calls = self._calls
+        awaited, begun = self._drop_process()
         self._move(WorkerState.DEAD)
-        last_call = self._failed[-1] if self._failed else None
-        if self._blame(end, last_call):
+        counts = True
+        if self._version is not None:
+            num_calls = calls.num_done if calls is not None else 0
+            was_in_use = was_loading or bool(begun)
+            counts = self._version.note_end(end, num_calls, was_in_use=was_in_use)
+        if counts:
             self._deaths.add(self._loop.clock.now())
-        self._respawn()
-        failed, self._failed = self._failed, []
-        for call in failed:
-            text = f"{call.model.who}: the interpreter that ran this request {end.how}"
-            finish(call.task, Internal(text))
+        why = f"{self._served}: its interpreter {end.how}"
+        self._respawn(0.0, Internal(f"{why} while loading it"))
+        for task in begun:
+            text = f"{self._served}: the interpreter that ran this request {end.how}"
+            finish(task, Internal(text))
         for on_reply in awaited:
             on_reply(None)
-        self._lane.tell_idle()
-
-    def _blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
-        """Blames a death on the model during whose call or load it happened.
-
-        It blames nobody if somebody else (an operator, or a kernel out of memory)
-        killed a worker of a version that had worked well, on this worker or earlier
-        ones, or a worker that was idle: the next one may well work. If this worker had
-        answered, the next one is started without a pause, because a system that kills
-        whatever is started would have done so before it answered.
-        """
-        num_calls = self._lane.stats().num_calls - self._num_calls_before
-        self._num_calls_before += num_calls  # the next may die before it is ready
-        for health in {model.health for model in self.models.values()}:
-            health.note_death(end, num_calls)
-        moving_in, self._moving_in = self._moving_in, None
-        culprit = call.model if call is not None else moving_in
-        was_chosen = end.was_killed and (
-            culprit is None or culprit.health.has_worked_well(end)
-        )
-        if culprit is not None and not (end.is_innocent or was_chosen):
-            reason = culprit.health.note_crash(end, self._loop.clock.now())
-            if reason is not None:
-                self._quarantine(culprit, reason)
-        return not (was_chosen and num_calls)
-
-    def _quarantine(self, model: ProcessModel, reason: str) -> None:
-        """Bars a version, on all its interpreters, unless it already is."""
-        if model.health.quarantine is not None:
-            return
-        model.health.quarantine = reason
-        log.error("event=quarantined servable=%s reason=%r", model.who, reason)
-        if (refusal := model.refusal()) is not None:
-            self._lane.refuse(refusal, model)
-        try:
-            self._options.on_quarantine(model.source.id, reason)
-        except Exception:
-            log.exception("event=on_quarantine_failed servable=%s", model.who)
+        if self._version is not None:
+            self._version.pump()
+            self._version.tell_idle()
 
     def _how_it_ended(self, process: WorkerProcess) -> WorkerEnd:
         status = process.exit_status()
@@ -478,41 +321,62 @@ class Worker:
             return WorkerEnd(how, is_innocent=True)
         return WorkerEnd(describe_status(status), was_killed)
 
-    def _respawn(self) -> None:
-        """Starts the next process, at once or after a pause, if one is still wanted."""
-        if self.state is not WorkerState.DEAD:
+    def _respawn(self, delay_s: float, error: ServingError) -> None:
+        """Starts the next process, at once or after a pause, if one is still wanted.
+
+        Args:
+            delay_s: The least pause.
+            error: Why there is no process now.
+
+        """
+        version = self._version
+        is_wanted = version.refusal is None if version is not None else True
+        if not self._was_ready or not is_wanted:
+            self._retire(error)
             return
-        if not self._is_wanted():
-            self._move(WorkerState.ABSENT)
-            self._zygote.release()
-            return
+        if delay_s:
+            self._tell_ready(error)
         now_s = self._loop.clock.now()
-        delay_s = self._deaths.respawn_delay_s(now_s)
-        if self._start_failed:
-            delay_s = max(delay_s, _START_AGAIN_S)
-        if delay_s == 0.0 or self._respawn_timer is not None:
-            self._respawn_timer = None
+        delay_s = max(delay_s, self._deaths.respawn_delay_s(now_s))
+        if delay_s == 0.0:
             self._fork()
         else:
-            self._respawn_timer = self._loop.call_at(now_s + delay_s, self._respawn)
+            self._respawn_timer = self._loop.call_at(now_s + delay_s, self._fork_now)
 
-    def _is_wanted(self) -> bool:
-        return bool(self._num_holds or self._when_ready) or any(
-            model.refusal() is None for model in self.models.values()
-        )
+    def _fork_now(self) -> None:
+        self._respawn_timer = None
+        if self._version is not None and self._version.refusal is not None:
+            self._retire(self._version.refusal)
+        else:
+            self._fork()
 
-    def _drop_process(self) -> list[OnReply]:
-        """Lets a process go, alive or dead; returns who still waits for its answer."""
+    def _retire(self, error: ServingError) -> None:
+        """Goes back to where it was before it was wanted; who waits is told ``error``."""
+        self._drop_process()
+        self._move(WorkerState.ABSENT)
+        self._zygote.release()
+        self._tell_ready(error)
+
+    def _drop_process(self) -> tuple[list[OnReply], list[InferenceTask]]:
+        """Lets a process go, alive or dead; what it had not begun waits again.
+
+        Returns:
+            Who still waits for its answer, and the tasks that it was in.
+
+        """
         process, self.process = self.process, None
-        awaited: list[OnReply] = []
+        calls, self._calls = self._calls, None
+        awaited, begun = list[OnReply](), list[InferenceTask]()
+        if calls is not None and self._version is not None:
+            self._version.workers.remove(calls)
+            begun, waiting = calls.close()
+            self._version.put_back(waiting)
         if process is not None:
             awaited = process.stop_listening()  # writes to the slab, which closes next
-        self._failed += self._lane.close()
-        self._ended_for = None
-        if process is not None:
             process.close()
-        return awaited
+        self._ended_for = None
+        return awaited, begun
 
     @property
     def _served(self) -> str:
-        return ",".join(each.who for each in self.models.values()) or "none"
+        return self._version.who if self._version is not None else "none"

@@ -1,4 +1,4 @@
-"""The life of an interpreter's process, as a table."""
+"""The life of a worker, as a table."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 
 
 class WorkerState(enum.Enum):
-    """The states of an interpreter's process."""
+    """The states of a worker."""
 
     ABSENT = "absent"
-    """No model wants one."""
+    """Nobody wants one."""
     FORKING = "forking"
     """Asked of the zygote."""
     MAPPING = "mapping"
-    """Alive, loading what its predecessor had."""
+    """Alive, loading its version."""
     READY = "ready"
     """Answers calls."""
     DEAD = "dead"
     """Gone; the next one is due now or after a pause."""
     CLOSED = "closed"
-    """The interpreter has ended for good."""
+    """It has ended for good."""
 
 
 TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
@@ -30,11 +30,9 @@ TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
         {WorkerState.MAPPING, WorkerState.DEAD, WorkerState.CLOSED}
     ),
     WorkerState.MAPPING: frozenset(
-        {WorkerState.READY, WorkerState.DEAD, WorkerState.CLOSED}
+        {WorkerState.READY, WorkerState.DEAD, WorkerState.ABSENT, WorkerState.CLOSED}
     ),
-    WorkerState.READY: frozenset(
-        {WorkerState.DEAD, WorkerState.ABSENT, WorkerState.CLOSED}
-    ),
+    WorkerState.READY: frozenset({WorkerState.DEAD, WorkerState.CLOSED}),
     WorkerState.DEAD: frozenset(
         {WorkerState.FORKING, WorkerState.ABSENT, WorkerState.CLOSED}
     ),

@@ -34,14 +34,12 @@ class Forked:
     Attributes:
         pid: Its process id, which is not reused until ``exits`` knows how it ended.
         pidfd: Readable once it has ended.
-        imported: The platforms whose slow imports it has done.
         exits: Will know how it ended.
 
     """
 
     pid: int
     pidfd: int
-    imported: frozenset[str]
     exits: ExitStatuses
 
 
@@ -110,21 +108,10 @@ class Zygote:
         self._waiting: list[_ForkRequest] = []  # until it is ready
         self._sent: dict[int, _ForkRequest] = {}
         self._next_token = 0
-        self._when_unused: list[Callable[[], None]] = []
         self._num_users = 0
         self._linger: Timer | None = None
         self._closed = False
         self.pid: int | None = None
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether somebody wants it."""
-        return self._num_users > 0
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has started and can fork at once."""
-        return self.pid is not None
 
     def adopt(self) -> None:
         """Uses the program that was started already; ends it if nobody wants it."""
@@ -147,10 +134,6 @@ class Zygote:
         if self._num_users == 0 and self._program is not None:
             self._end_later()
 
-    def when_unused(self, fn: Callable[[], None]) -> None:
-        """Calls ``fn`` whenever the zygote is ended because nobody wants it."""
-        self._when_unused.append(fn)
-
     def fork(
         self,
         options: WorkerOptions,
@@ -162,8 +145,8 @@ class Zygote:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker, or the reason why there is none. The caller may
-        close ``fds`` in it. If the platform's imports take long (``platform_imports``), the zygote does them
-        once, before it forks.
+        close ``fds`` in it. If the platform's imports take long (``platform_imports``),
+        the zygote does them once, before it forks.
         """
         if self._closed:
             on_done(_CLOSED)
@@ -235,13 +218,12 @@ class Zygote:
                 waiting, self._waiting = self._waiting, []
                 for request in waiting:
                     self._send(request)
-            case {"forked": int(token), "pid": int(pid), "imported": list(imported)}:
+            case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
                 with contextlib.suppress(OSError):
                     # The worker does this too; whoever is first, it has its group.
                     os.setpgid(pid, pid)
-                names = frozenset(map(str, imported))
-                request.on_done(Forked(pid, fds.pop(), names, program.exits))
+                request.on_done(Forked(pid, fds.pop(), program.exits))
             case {"failed": int(token), "why": str(why)}:
                 self._sent.pop(token).on_done(why)
 
@@ -265,8 +247,6 @@ class Zygote:
     def _end_unused(self) -> None:
         self._linger = None
         self._end_program("nobody uses it")
-        for fn in self._when_unused:
-            fn()
 
     def _end_program(self, why: str) -> None:
         for request in self._stop():

@@ -40,7 +40,7 @@ from tfs.server.config.running_config import (
     require_configured,
 )
 from tfs.server.core import ServerCore
-from tfs.server.system.processes import resident_bytes_of, tree_resident_bytes
+from tfs.server.system.processes import tree_resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,6 @@ class ProcessFacts:
         stats: What it counts.
         memory: How much memory all models may use together, and how much is reserved;
             None if there is no limit.
-        reserve_pids: Returns the processes that run no version and wait for one.
         problems: Returns what is wrong with the server, one sentence each.
         num_warmed: Returns how many requests a version was warmed up with.
         figures: Returns the counters of a model's version, by signature.
@@ -73,7 +72,6 @@ class ProcessFacts:
     is_draining: Callable[[], bool]
     stats: Stats
     memory: ResourceTracker | None = None
-    reserve_pids: Callable[[], Sequence[int]] = tuple
     problems: Callable[[], Sequence[str]] = tuple
     num_warmed: Callable[[ServableId], int] = lambda _id: 0
     figures: FiguresOf = lambda _name, _version: {}
@@ -180,7 +178,6 @@ class ServerReports:
     def server(self, include_stats: bool = False) -> pb.ServerReport:
         """Returns the status of the process."""
         facts = self._facts
-        reserve = facts.reserve_pids()
         state = pb.ServerReport.SERVING
         if facts.is_draining():
             state = pb.ServerReport.DRAINING
@@ -196,9 +193,7 @@ class ServerReports:
             listeners=facts.listeners(),
             resident_bytes=tree_resident_bytes(os.getpid()),
             stats=stats_report(facts.stats) if include_stats else (),
-            num_reserve_processes=len(reserve),
             fleet=facts.fleet(),
-            reserve_bytes=resident_bytes_of(reserve),
         )
         if facts.memory is not None:
             used, total = memory_bytes(facts.memory)

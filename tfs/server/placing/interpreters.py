@@ -87,7 +87,6 @@ class Interpreters:
                     max_queued=_MAX_QUEUED,
                     call_timeout_s=self._call_timeout_s,
                     on_quarantine=on_quarantine,
-                    keeps_spare=keeps_spare(options),
                     is_urgent=is_urgent,
                     traffic=traffic,
                     executor=executor or InlineExecutor(),
@@ -112,12 +111,6 @@ class Interpreters:
     def has_processes(self) -> bool:
         """Whether this host has the process backend."""
         return self._processes is not None
-
-    @property
-    def reserve_pids(self) -> Sequence[int]:
-        """Processes that run no version and wait for one."""
-        spare = None if self._processes is None else self._processes.spare_pid
-        return () if spare is None else (spare,)
 
     def of(
         self,
@@ -218,14 +211,6 @@ def _import_torch() -> None:
     if is_new:
         script_functions.leave_alone()
         gc.freeze()  # must precede any load in this process
-
-
-def keeps_spare(options: ServerOptions) -> bool:
-    """Whether one more process than is used is kept ready.
-
-    No estimate includes it, so not if the memory of models is limited.
-    """
-    return options.spare_worker and not options.model_memory_limit_bytes
 
 
 def worker_options(options: ServerOptions) -> WorkerOptions:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -175,10 +175,6 @@ class ModelPlacer:
             placement=placement,
             gates_examples=runtime.gates_examples,
         )
-
-    def reserve_pids(self) -> Sequence[int]:
-        """Returns the processes that run no version and wait for one."""
-        return self._interpreters.reserve_pids
 
     def prepare(self) -> None:
         """Imports torch where versions may come to run in this process. Blocks."""

@@ -185,11 +185,11 @@ def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) 
     source = ModelSource(
         ServableId("doubles", 1), str(tmp_path), "python", {}, signatures
     )
-    model = host.interpreter().load(source)
+    model = host.pool().load(source)
     assert model.process_changes == "the default dtype"
-    plain = host.interpreter().load(package(tmp_path, Scale()))
+    plain = host.pool().load(package(tmp_path, Scale()))
     assert plain.process_changes == ""
-    known = host.interpreter().load(replace(source, was_measured=True))
+    known = host.pool().load(replace(source, was_measured=True))
     assert known.process_changes == ""  # known of its code: nobody looked
 
 
@@ -262,7 +262,7 @@ def test_a_worker_tells_what_calls_leave_on_their_thread(
         {},
         {"serving_default": signature()},
     )
-    model = host.interpreter().load(source)
+    model = host.pool().load(source)
     assert model.process_changes == ""
     model.two_thread_scaling("serving_default", {"x": floats((1, 2), 1, 2)}, 0.01)
     assert model.process_changes == "automatic casts"

@@ -23,12 +23,17 @@ import torch
 from tfs.core.errors import (
     Internal,
     InvalidItems,
+    Unavailable,
     serving_error,
 )
 from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.freed_memory import give_back
-from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
-from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
+from tfs.runtime.guest.guest_model import (
+    GuestModel,
+    Value,
+    load_guest_model,
+    one_line,
+)
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.namespace.shared_tensors import (
     SharedTensor,
@@ -83,7 +88,7 @@ class NamespaceGuest:
 
     def __init__(self) -> None:
         # Each change is one dict operation.
-        self._models: dict[int, LoadedModel] = {}
+        self._models: dict[int, tuple[ModelSource, GuestModel]] = {}
         self._own = _PerThread()
         self._sessions: SessionGuest | None = None
         self._kept: list[torch.Tensor] = []  # outputs that the caller is about to read
@@ -156,7 +161,7 @@ class NamespaceGuest:
             guest = load_guest_model(version, staged)
         finally:
             staged.close()
-        self._models[model_id] = LoadedModel(version, guest)
+        self._models[model_id] = version, guest
         return time.perf_counter() - begun_s
 
     def _call(
@@ -169,10 +174,8 @@ class NamespaceGuest:
         """Runs a signature; returns outputs and nanoseconds."""
         begun_ns = time.perf_counter_ns()
         self._kept = []
-        loaded = self._models.get(model_id)
-        if loaded is None:
-            raise not_loaded()
-        self._set_threads(loaded.source.intra_op_threads)
+        source, guest = self._loaded(model_id)
+        self._set_threads(source.intra_op_threads)
         # Inputs that are made in inference mode have no version counters, which every
         # operator would have to maintain.
         with _InferenceMode(True):
@@ -185,7 +188,7 @@ class NamespaceGuest:
                 )
             depth = FORKS.depth
             try:
-                outputs = loaded.guest.run(signature_name, values, num_rows)
+                outputs = guest.run(signature_name, values, num_rows)
             finally:
                 FORKS.end_copy(depth)
             try:
@@ -196,7 +199,7 @@ class NamespaceGuest:
                     for name, value in outputs.items()
                 ]
             except BaseException as error:  # of a class of the model's own
-                who = f"{loaded.source.id.slashed}, signature {signature_name!r}"
+                who = f"{source.id.slashed}, signature {signature_name!r}"
                 raise Internal(
                     f"{who} returned what cannot be read: {one_line(error)}"
                 ) from error
@@ -210,7 +213,7 @@ class NamespaceGuest:
         loaded = self._models.pop(model_id, None)
         if loaded is not None:
             self._kept = []
-            loaded.guest.close()
+            loaded[1].close()
             del loaded
             give_back()
 
@@ -218,12 +221,15 @@ class NamespaceGuest:
         self, model_id: int, signature_name: str, inputs: bytes, duration_s: float
     ) -> float | None:
         """Measures a model from two threads of this Python's own."""
-        loaded = self._models.get(model_id)
-        if loaded is None:
-            raise not_loaded()
-        return two_thread_scaling(
-            loaded.guest, signature_name, pickle.loads(inputs), duration_s
-        )
+        _, guest = self._loaded(model_id)
+        given = pickle.loads(inputs)
+        return two_thread_scaling(guest, signature_name, given, duration_s)
+
+    def _loaded(self, model_id: int) -> tuple[ModelSource, GuestModel]:
+        found = self._models.get(model_id)
+        if found is None:
+            raise Unavailable("the model is not loaded on this interpreter; retry")
+        return found
 
     def _set_threads(self, wanted: int) -> None:
         # The number belongs to each thread (OpenMP's and MKL's are per thread).

@@ -15,7 +15,6 @@ from tfs.core.errors import InvalidItems, forget_frames, serving_error
 from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
 from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import Output, Value
-from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
@@ -25,6 +24,7 @@ from tfs.runtime.guest.slab import (
     Slot,
 )
 from tfs.runtime.guest.worker.slab_tensors import InputReader, OutputWriter
+from tfs.runtime.guest.worker.worker_model import LoadedModel, WorkerModel
 
 _MAX_TEXT_BYTES = 4096
 _HEADER_BYTES = REQUEST_WORDS * WORD_BYTES
@@ -36,7 +36,7 @@ class CallAnswerer:
 
     Args:
         slab: The slab that holds the calls.
-        models: The loaded models by number; other threads may change it meanwhile.
+        model: Has the model, once another thread has loaded it.
         on_out_of_memory: Called when a call ran out of memory, before it is answered;
             may end the process.
 
@@ -45,11 +45,11 @@ class CallAnswerer:
     def __init__(
         self,
         slab: Slab,
-        models: Mapping[int, LoadedModel],
+        model: WorkerModel,
         on_out_of_memory: Callable[[], None],
     ) -> None:
         self._slab = slab
-        self._models = models
+        self._model = model
         self._depth = FORKS.depth
         self._on_out_of_memory = on_out_of_memory
         self._inputs = InputReader(slab.map)
@@ -90,18 +90,16 @@ class CallAnswerer:
         The thread gets as many threads of torch as the model wants.
 
         Raises:
-            ServingError: There is no such model here.
+            ServingError: There is no model here yet.
 
         """
         slab = self._slab
-        model_id, signature_index, num_rows, _, num_words = _read_header(
+        signature_index, num_rows, _, num_words = _read_header(
             slab.map, slot.request_byte
         )
         start = slot.request_byte + _HEADER_BYTES
         descriptor = slab.map[start : start + num_words * WORD_BYTES]
-        loaded = self._models.get(model_id)
-        if loaded is None:
-            raise not_loaded()
+        loaded = self._model.loaded()
         if loaded.source.intra_op_threads != self._num_threads:
             self._num_threads = loaded.source.intra_op_threads
             torch.set_num_threads(self._num_threads)

@@ -100,7 +100,7 @@ class CallSlots:
             self.num_taken += 1
             slab.words[STARTED] = self.num_taken
             slot = slab.slots[index]
-            overflow_bytes = slab.words[slot.request_word + 3]
+            overflow_bytes = slab.words[slot.request_word + 2]
             memory = self._receive_tensors(overflow_bytes) if overflow_bytes else None
         return TakenCall(slab, index, memory)
 

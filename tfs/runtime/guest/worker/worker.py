@@ -28,7 +28,7 @@ from tfs.runtime.guest.worker.call_slots import CallSlots
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.staged_calls import StagedCalls
 from tfs.runtime.guest.worker.worker_control import WorkerControl
-from tfs.runtime.guest.worker.worker_models import WorkerModels
+from tfs.runtime.guest.worker.worker_model import WorkerModel
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 _CANNOT_GO_ON: Final = 70  # as exit status
@@ -60,10 +60,10 @@ class Worker:
         self._is_staged = options.is_staged
         self._num_threads = 1 if options.is_staged else options.concurrency
         self._limit = MemoryLimit(options.memory_limit_bytes)
-        self._models = WorkerModels(self._limit, known)
+        self._model = WorkerModel(self._limit, known)
         self._slots = CallSlots(call_fds, options.concurrency)
         self._control = WorkerControl(
-            control, self._models, self._slots.slab, self._limit
+            control, self._model, self._slots.slab, self._limit
         )
 
     def run(self) -> None:
@@ -90,9 +90,7 @@ class Worker:
 
     def _answer_calls(self) -> None:
         slots = self._slots
-        answerer = CallAnswerer(
-            slots.slab, self._models.by_id, self._limit.leave_if_leaking
-        )
+        answerer = CallAnswerer(slots.slab, self._model, self._limit.leave_if_leaking)
         with torch.inference_mode():
             if self._is_staged:
                 StagedCalls(slots, answerer).run()

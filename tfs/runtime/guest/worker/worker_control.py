@@ -22,8 +22,7 @@ from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.warm_up import warm_up
-from tfs.runtime.guest.worker.worker_models import WorkerModels
+from tfs.runtime.guest.worker.worker_model import WorkerModel
 
 if TYPE_CHECKING:
     from tfs.runtime.guest.sessions.session_guest import SessionGuest
@@ -38,7 +37,7 @@ class WorkerControl:
 
     Args:
         control: The channel; owned from now on.
-        models: Serves most of the requests.
+        model: Serves most of the requests.
         slab: The slab of the main thread's calls.
         limit: The limit of the process's memory.
 
@@ -47,23 +46,20 @@ class WorkerControl:
     def __init__(
         self,
         control: socket.socket,
-        models: WorkerModels,
+        model: WorkerModel,
         slab: Slab,
         limit: MemoryLimit,
     ) -> None:
         self._control = control
-        self._models = models
         self._slab = slab
         self._limit = limit
         self._handlers: dict[
             object, Callable[[Mapping[str, object], list[int]], dict[str, object]]
         ] = {
-            "load": models.load,
-            "unload": models.unload,
-            "scale": models.scale,
-            "rehearse": models.rehearse,
+            "load": model.load,
+            "scale": model.scale,
+            "rehearse": model.rehearse,
             "seed": _seed,
-            "warm_up": self._warm_up,
         }
         self._sessions: SessionGuest | None = None
         self._makes_way = False
@@ -117,17 +113,6 @@ class WorkerControl:
         if not self._makes_way:
             return Traffic.NONE
         return Traffic(self._slab.words[HOST_TRAFFIC])
-
-    def _warm_up(
-        self, _request: Mapping[str, object], _fds: list[int]
-    ) -> dict[str, object]:
-        """Does in a spare what the first load and call would do."""
-        try:
-            warm_up()
-        finally:
-            # Memory that warming up took does not count as a model's.
-            self._limit.count_from_here()
-        return {"code": 0}
 
     def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
         payload, reply_fds = b"", list[int]()

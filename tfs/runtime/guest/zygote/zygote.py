@@ -12,8 +12,8 @@ Programs that a model starts belong to its worker's process group and end with i
 host sees to that, or the kernel when the host is gone (``parent_death.py``).
 
     host to zygote   {"token": ..., "options": {...}, "platform": ...}, five descriptors
-    zygote to host   {"ready": pid} | {"forked": token, "pid": ..., "imported":
-                     platforms} and a pidfd | {"failed": token, "why"}
+    zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
+                     {"failed": token, "why"}
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Zygote:
         self._host = host
         self._known = known
         self._channel = channel
-        self._imported: list[str] = []  # the platforms whose imports are done
+        self._imported = set[str]()  # the platforms whose imports are done
 
     def run(self) -> None:
         """Serves requests until the host closes the channel or is gone."""
@@ -111,14 +111,14 @@ class Zygote:
         if pid == 0:
             _become(lambda: self._become_asked(request, fds))
         control_channel.close_all(fds)
-        self._tell({"forked": token, "pid": pid, "imported": self._imported}, (pidfd,))
+        self._tell({"forked": token, "pid": pid}, (pidfd,))
         os.close(pidfd)
 
     def _import_for(self, platform: str) -> None:
         """Does a platform's imports, which its workers, and all later ones, then share."""
         if platform in MODULES and platform not in self._imported:
             import_for(platform)
-            self._imported.append(platform)
+            self._imported.add(platform)
             self._known = KnownFunctions()
             gc.collect()
             gc.freeze()  # the collector would write to what forks share

@@ -62,9 +62,8 @@ from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import worker, zygote
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.kernel_counts import KernelCount
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
 X = {"x": floats((1, 2))}
@@ -92,22 +91,21 @@ def mapped_bytes(pid: int, name: str) -> dict[str, int]:
     return found
 
 
-def num_begun(interpreter: ProcessInterpreter) -> int:
+def num_begun(model: ProcessModel) -> int:
     """Returns how many calls a worker says it has begun."""
-    process = interpreter._worker.process
-    return 0 if process is None else process.calls.num_started()
+    process = model._workers[0].process
+    return 0 if process is None else process.num_started()
 
 
-def test_workers_compete_with_the_server_by_their_priority(host: ProcessHost) -> None:
+def test_workers_compete_with_the_server_by_their_priority(
+    host: ProcessHost, tmp_path: Path
+) -> None:
     """Systems that share processors out by session would give a load half of one.
 
     Zygotes are in another process group, as Ctrl-C is the server's to handle.
     """
-    interpreter = host.interpreter()
-    interpreter.hold()
-    pid = pid_of(interpreter)
+    pid = pid_of(host.pool().load(package(tmp_path, Scale())))
     zygote_pid = host.zygote.pid
-    interpreter.let_go()
     assert zygote_pid is not None
     assert os.getsid(pid) == os.getsid(0)
     assert os.getsid(zygote_pid) == os.getsid(0)
@@ -118,10 +116,10 @@ def test_a_crash_fails_the_call_that_crashed_and_no_other(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """INTERNAL names the model and the signal; what waited is answered afterwards."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     crashing = interpreter.load(package(tmp_path, Scale(), name="crashing"))
     bystander = interpreter.load(package(tmp_path, Scale(3.0), name="bystander"))
-    first_pid = pid_of(interpreter)
+    first_pid, other_pid = pid_of(crashing), pid_of(bystander)
     before = [ask(bystander, X) for _ in range(3)]
     victim = ask(crashing, {"x": floats((-1, 0))}, "crash")
     after = [ask(model, X) for model in (bystander, crashing, bystander)]
@@ -137,23 +135,9 @@ def test_a_crash_fails_the_call_that_crashed_and_no_other(
         [[3, 6]],
     ]
     assert interpreter.stats().num_restarts == 1
-    assert pid_of(interpreter) != first_pid
+    assert pid_of(crashing) != first_pid
     assert is_gone(first_pid)
-
-
-def test_other_interpreters_do_not_notice_a_crash(
-    host: ProcessHost, tmp_path: Path
-) -> None:
-    """A call that runs elsewhere at that moment ends well, in the same process."""
-    source = package(tmp_path, Scale())
-    first, second = host.interpreter(), host.interpreter()
-    one, two = first.load(source), second.load(source)
-    pid = pid_of(second)
-    running = ask(two, {"x": floats((0.2, 1))}, "slow")
-    assert isinstance(ask(one, {"x": floats((-1, 0))}, "crash").error(), Internal)
-    running.outputs()
-    assert pid_of(second) == pid
-    assert second.stats().num_restarts == 0
+    assert pid_of(bystander) == other_pid
 
 
 def test_a_worker_killed_in_a_call_is_replaced(
@@ -163,11 +147,11 @@ def test_a_worker_killed_in_a_call_is_replaced(
 
     The log names the version: the interpreter's own name tells an operator nothing.
     """
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((30, 0))}, "slow")
-    until(lambda: num_begun(interpreter) == 1, "the call")
-    os.kill(pid_of(interpreter), signal.SIGKILL)
+    until(lambda: num_begun(loaded) == 1, "the call")
+    os.kill(pid_of(loaded), signal.SIGKILL)
     error = running.error()
     assert isinstance(error, Internal)
     assert "scale/1" in error.message
@@ -187,31 +171,31 @@ def test_a_limit_that_keeps_workers_from_starting_is_named(
 
     monkeypatch.setattr(worker, "WorkerProcess", too_large)
     with pytest.raises(Unavailable, match=r"File too large: .*ulimit -f"):
-        host.interpreter().load(package(tmp_path, Scale()))
+        host.pool().load(package(tmp_path, Scale()))
 
 
 def test_a_worker_killed_while_idle_is_replaced_unseen(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Nobody gets an error when nobody was in a call."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
-    pid = pid_of(interpreter)
+    pid = pid_of(loaded)
     os.kill(pid, signal.SIGKILL)
     until(lambda: interpreter.stats().num_restarts == 1, "the death")
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-    assert pid_of(interpreter) != pid
+    assert pid_of(loaded) != pid
 
 
 def test_a_call_that_meets_a_killed_worker_is_no_crash(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Whoever kills an idle worker, again and again, has it replaced each time."""
-    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    interpreter = host.pool(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
     loaded = interpreter.load(package(tmp_path, Scale()))
     for _ in range(3):
         assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-        pid = pid_of(interpreter)
+        pid = pid_of(loaded)
         answers: list[Answer] = []
 
         def kill_and_ask(pid: int = pid, answers: list[Answer] = answers) -> None:
@@ -221,8 +205,8 @@ def test_a_call_that_meets_a_killed_worker_is_no_crash(
         host.on_loop(kill_and_ask)
         # It never ran, so it is sent again.
         assert values(answers[0].outputs()["y"]) == [[2, 4]]
-        assert pid_of(interpreter) != pid
-    deaths, now_s = interpreter._worker._deaths, host.loop.clock.now()
+        assert pid_of(loaded) != pid
+    deaths, now_s = loaded._workers[0]._deaths, host.loop.clock.now()
     assert deaths.respawn_delay_s(now_s) == deaths.num_recent(now_s) == 0
 
 
@@ -231,13 +215,13 @@ def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
     host: ProcessHost, tmp_path: Path, num_calls: int
 ) -> None:
     """Whoever is killed again before it has done anything, is."""
-    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    interpreter = host.pool(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
     loaded = interpreter.load(package(tmp_path, Scale()))
     for _ in range(num_calls):
         ask(loaded, X).outputs()
     running = ask(loaded, {"x": floats((60, 0))}, "slow")
-    until(lambda: num_begun(interpreter) == num_calls + 1, "the call")
-    os.kill(pid_of(interpreter), signal.SIGKILL)
+    until(lambda: num_begun(loaded) == num_calls + 1, "the call")
+    os.kill(pid_of(loaded), signal.SIGKILL)
     assert isinstance(running.error(), Internal)
     if num_calls:
         assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
@@ -249,14 +233,14 @@ def test_a_kill_is_no_crash_after_a_hundred_calls_of_several_workers(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Whoever kills workers faster than they answer a hundred calls quarantines nothing."""
-    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=3)))
+    interpreter = host.pool(ProcessOptions(crashes=CrashPolicy(max_crashes=3)))
     loaded = interpreter.load(package(tmp_path, Scale()))
     for _ in range(6):
         for _ in range(40):
             ask(loaded, X).outputs()
         running = ask(loaded, {"x": floats((60, 0))}, "slow")
-        until(lambda: num_begun(interpreter) == 41, "the call")
-        os.kill(pid_of(interpreter), signal.SIGKILL)
+        until(lambda: num_begun(loaded) == 41, "the call")
+        os.kill(pid_of(loaded), signal.SIGKILL)
         assert isinstance(running.error(), Internal)
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
 
@@ -270,16 +254,16 @@ def test_who_is_ended_for_memory_again_and_again_is_quarantined(
         crashes=CrashPolicy(max_crashes=1),
         memory_kills=KernelCount(lambda: len(kills), 0),
     )
-    interpreter = host.interpreter(options)
+    interpreter = host.pool(options)
     loaded = interpreter.load(package(tmp_path, Scale()))
 
     def killed_after(num_calls: int) -> str:
         for _ in range(num_calls):
             ask(loaded, X).outputs()
-        before = num_begun(interpreter)
+        before = num_begun(loaded)
         running = ask(loaded, {"x": floats((60, 0))}, "slow")
-        until(lambda: num_begun(interpreter) == before + 1, "the call")
-        os.kill(pid_of(interpreter), signal.SIGKILL)
+        until(lambda: num_begun(loaded) == before + 1, "the call")
+        os.kill(pid_of(loaded), signal.SIGKILL)
         return str(running.error())
 
     for kill in ("the first", "the second"):
@@ -299,7 +283,7 @@ def test_a_version_that_keeps_crashing_is_quarantined_alone(
 ) -> None:
     """Its callers get FAILED_PRECONDITION with the reason; its neighbour serves on."""
     told: list[tuple[ServableId, str]] = []
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(
             crashes=CrashPolicy(max_crashes=2),
             on_quarantine=lambda servable, why: told.append((servable, why)),
@@ -331,14 +315,14 @@ def test_a_version_that_does_not_load_again_is_quarantined_at_once(
         told.append(why)
         raise ValueError("who listens fails")
 
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(
             call_timeout_s=math.inf, load_timeout_s=math.inf, on_quarantine=tell
         )
     )
     once = FailsAgain(str(tmp_path / "once"))
     loaded = interpreter.load(package(tmp_path, once, {"serving_default": signature()}))
-    os.kill(pid_of(interpreter), signal.SIGKILL)
+    os.kill(pid_of(loaded), signal.SIGKILL)
     until(lambda: bool(told), "the quarantine")
     error = ask(loaded, X).error()
     assert isinstance(error, FailedPrecondition)
@@ -349,7 +333,7 @@ def test_a_version_that_does_not_load_again_is_quarantined_at_once(
 
 def test_a_call_that_never_ends_is_ended(host: ProcessHost, tmp_path: Path) -> None:
     """Past the call timeout the interpreter is replaced and the caller told why."""
-    interpreter = host.interpreter(ProcessOptions(call_timeout_s=0.2))
+    interpreter = host.pool(ProcessOptions(call_timeout_s=0.2))
     loaded = interpreter.load(package(tmp_path, Scale()))
     error = ask(loaded, {"x": floats((60, 0))}, "slow").error()
     assert isinstance(error, Internal)
@@ -362,9 +346,9 @@ def test_deadlines_of_clients_end_nothing(host: ProcessHost, tmp_path: Path) -> 
 
     Half of them are cancelled as the server does it, half only expire.
     """
-    interpreter = host.interpreter(ProcessOptions(max_queued=2000))
+    interpreter = host.pool(ProcessOptions(max_queued=2000))
     loaded = interpreter.load(package(tmp_path, Scale()))
-    pid = pid_of(interpreter)
+    pid = pid_of(loaded)
     slow = {"x": floats((0.02, 1))}
     hopeless, patient, tokens = [], [], []
     for index in range(1000):
@@ -384,14 +368,12 @@ def test_deadlines_of_clients_end_nothing(host: ProcessHost, tmp_path: Path) -> 
     assert all(isinstance(each, DeadlineExceeded) for each in errors)
     assert len(errors) > 900
     assert interpreter.stats().num_restarts == 0
-    assert pid_of(interpreter) == pid
+    assert pid_of(loaded) == pid
 
 
 def test_tensors_larger_than_the_slab_pass(host: ProcessHost, tmp_path: Path) -> None:
     """What no slot holds travels in a memfd, and nothing of it stays open."""
-    interpreter = host.interpreter(
-        ProcessOptions(worker=WorkerOptions(slab_bytes=1 << 20))
-    )
+    interpreter = host.pool(ProcessOptions(worker=WorkerOptions(slab_bytes=1 << 20)))
     wide = TensorSpec(FLOAT32, (-1, 1 << 18))
     signatures = {
         "serving_default": signature({"y": wide}, {"x": wide}),
@@ -402,7 +384,7 @@ def test_tensors_larger_than_the_slab_pass(host: ProcessHost, tmp_path: Path) ->
     large = TensorView(FLOAT32, (2, 1 << 18), rows.numpy().tobytes())
     small = TensorView(FLOAT32, (0, 1 << 18), b"")
     before = len(os.listdir("/proc/self/fd"))
-    worker_before = len(os.listdir(f"/proc/{pid_of(interpreter)}/fd"))
+    worker_before = len(os.listdir(f"/proc/{pid_of(loaded)}/fd"))
     for _ in range(3):
         assert (
             ask(loaded, {"x": large}).outputs()["y"].data
@@ -412,7 +394,7 @@ def test_tensors_larger_than_the_slab_pass(host: ProcessHost, tmp_path: Path) ->
         assert both["next"].data == (rows + 1).numpy().tobytes()
         assert ask(loaded, {"x": small}).outputs()["y"].shape == (0, 1 << 18)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert len(os.listdir(f"/proc/{pid_of(interpreter)}/fd")) == worker_before
+    assert len(os.listdir(f"/proc/{pid_of(loaded)}/fd")) == worker_before
 
 
 def test_interpreters_hold_weights_once(host: ProcessHost, tmp_path: Path) -> None:
@@ -423,13 +405,10 @@ def test_interpreters_hold_weights_once(host: ProcessHost, tmp_path: Path) -> No
         Weighted(num_bytes // 4),
         {"serving_default": signature(), "total": signature()},
     )
-    first = host.interpreter()
-    model = first.load(source)
-    others = [host.interpreter() for _ in range(2)]
-    models = [model, *(each.load(source, model.files) for each in others)]
-    for each in models:
-        ask(each, X, "total").outputs()
-    pids = [pid_of(each) for each in (first, *others)]
+    loaded = host.pool(num_processes=3).load(source)
+    assert loaded.rehearse("total", X, 60.0) < math.inf
+    pids = loaded.pids
+    assert len(pids) == 3
     weights = [mapped_bytes(pid, "model.pt") for pid in pids]
     assert all(each["Rss"] >= num_bytes for each in weights)
     assert sum(each["Pss"] for each in weights) < 1.1 * num_bytes
@@ -438,20 +417,17 @@ def test_interpreters_hold_weights_once(host: ProcessHost, tmp_path: Path) -> No
     assert max(private) < num_bytes // 2
 
 
-def test_unloading_the_last_model_ends_the_process(
-    host: ProcessHost, tmp_path: Path
-) -> None:
+def test_unloading_ends_the_process(host: ProcessHost, tmp_path: Path) -> None:
     """All memory is back at once; the next load gets a new process."""
     source = package(tmp_path, Scale())
-    interpreter = host.interpreter()
-    one, two = interpreter.load(source), interpreter.load(source)
-    pid = pid_of(interpreter)
+    pool = host.pool()
+    one, two = pool.load(source), pool.load(source)
+    pid = pid_of(one)
     one.unload()
-    assert pid_of(interpreter) == pid
-    two.unload()
     until(lambda: is_gone(pid), "the end of the process")
-    assert interpreter.pid is None
-    again = interpreter.load(source)
+    assert not one.pids
+    assert values(ask(two, X).outputs()["y"]) == [[2, 4]]
+    again = pool.load(source)
     assert values(ask(again, X).outputs()["y"]) == [[2, 4]]
 
 
@@ -459,7 +435,7 @@ def test_a_version_that_kills_its_loader_is_refused(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """The load fails by name; what the interpreter served before, it serves again."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
     deadly = package(
         tmp_path, DiesWhenLoaded(), {"serving_default": signature()}, name="deadly"
@@ -474,11 +450,10 @@ def test_a_version_that_never_loads_is_given_up(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Past the load timeout the load fails and its process goes."""
-    interpreter = host.interpreter(ProcessOptions(load_timeout_s=0.5))
+    interpreter = host.pool(ProcessOptions(load_timeout_s=0.5))
     endless = package(tmp_path, DiesWhenLoaded(60.0), {"serving_default": signature()})
     with pytest.raises(Internal, match=r"scale/1.*loading took over"):
         interpreter.load(endless)
-    until(lambda: interpreter.state is WorkerState.ABSENT, "the end of the process")
     assert interpreter.stats().num_models == 0
 
 
@@ -500,12 +475,10 @@ def test_a_worker_holds_its_own_descriptors_only(
 ) -> None:
     """Nothing of the server, the zygote or another worker is inherited."""
     source = package(tmp_path, Scale())
-    first, second = host.interpreter(), host.interpreter()
-    model = first.load(source)
-    second.load(source)
-    ask(model, X).outputs()
-    for interpreter in (first, second):
-        pid = pid_of(interpreter)
+    loaded = host.pool(num_processes=2).load(source)
+    ask(loaded, X).outputs()
+    assert len(loaded.pids) == 2
+    for pid in loaded.pids:
         # A worker that has answered may look at its own pages for a moment.
         kinds = [
             kind for kind in kinds_of_descriptors(pid) if not kind.endswith("/pagemap")
@@ -533,7 +506,7 @@ def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
     # In a process of its own: in this one, other tests' gRPC channels still close.
     code = (
         "from pathlib import Path; "
-        "from tests.runtime.process.test_process_interpreter import check_nothing_is_left; "
+        "from tests.runtime.process.test_worker_processes import check_nothing_is_left; "
         f"check_nothing_is_left(Path({str(tmp_path)!r}))"
     )
     done = subprocess.run(
@@ -547,10 +520,10 @@ def check_nothing_is_left(tmp_path: Path) -> None:
 
     def serve(source: ModelSource) -> list[int]:
         with process_host() as host:
-            interpreter = host.interpreter()
-            ask(interpreter.load(source), X).outputs()
+            loaded = host.pool().load(source)
+            ask(loaded, X).outputs()
             assert host.zygote.pid is not None
-            return [pid_of(interpreter), host.zygote.pid]
+            return [pid_of(loaded), host.zygote.pid]
 
     source = package(tmp_path, Scale())
     gc.collect()
@@ -569,7 +542,7 @@ def test_a_zygote_without_users_is_ended(tmp_path: Path) -> None:
     """It goes after its time, and the next load brings another."""
     source = package(tmp_path, Scale())
     with process_host(linger_s=0.05) as host:
-        interpreter = host.interpreter()
+        interpreter = host.pool()
         loaded = interpreter.load(source)
         first = host.zygote.pid
         assert first is not None
@@ -584,17 +557,17 @@ def test_workers_serve_on_when_the_zygote_is_killed(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """A call that runs meanwhile is answered, and the next one by the same worker."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
-    pid, zygote_pid = pid_of(interpreter), host.zygote.pid
+    pid, zygote_pid = pid_of(loaded), host.zygote.pid
     assert zygote_pid is not None
     running = ask(loaded, {"x": floats((0.2, 1))}, "slow")
-    until(lambda: interpreter.num_pending == 1, "the call")
+    until(lambda: loaded.num_pending == 1, "the call")
     os.kill(zygote_pid, signal.SIGKILL)
     until(lambda: is_gone(zygote_pid), "the death of the zygote")
     running.outputs()
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-    assert pid_of(interpreter) == pid
+    assert pid_of(loaded) == pid
     assert interpreter.stats().num_restarts == 0
 
 
@@ -602,9 +575,9 @@ def test_how_a_worker_ended_is_known_without_its_zygote(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """It is this process that reaps it; the next worker is another zygote's."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
-    pid, zygote_pid = pid_of(interpreter), host.zygote.pid
+    pid, zygote_pid = pid_of(loaded), host.zygote.pid
     assert zygote_pid is not None
     os.kill(zygote_pid, signal.SIGKILL)
     until(lambda: host.zygote.pid != zygote_pid, "that its death is noticed")
@@ -629,12 +602,11 @@ source = ModelSource(
     {"methods": {"slow": "slow"}}, {k: SCALE_SIGNATURES[k] for k in ("serving_default", "slow")},
 )
 with process_host() as host:
-    interpreter = host.interpreter()
-    model = interpreter.load(source)
+    model = host.pool().load(source)
     ask(model, {"x": floats((60, 0))}, "slow")
-    while not interpreter.num_pending:
+    while not model.num_pending:
         time.sleep(0.001)
-    print(interpreter.pid, host.zygote.pid, flush=True)
+    print(model.pid, host.zygote.pid, flush=True)
     sys.stdin.read()
 """
 
@@ -666,18 +638,18 @@ def test_a_call_that_takes_too_much_memory_fails_alone(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """The limit is on what a worker adds; the next call works in the same process."""
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(worker=WorkerOptions(memory_limit_bytes=256 << 20))
     )
     loaded = interpreter.load(
         package(tmp_path, Hoarder(), {"serving_default": signature()}, name="hoarder")
     )
-    pid = pid_of(interpreter)
+    pid = pid_of(loaded)
     error = ask(loaded, {"x": floats((1024, 0))}).error()
     assert isinstance(error, Internal)
     assert "hoarder/1" in error.message
     assert values(ask(loaded, {"x": floats((1, 0))}).outputs()["y"]) == [[1, 0]]
-    assert pid_of(interpreter) == pid
+    assert pid_of(loaded) == pid
 
 
 def test_what_a_worker_logs_says_when_and_how_grave(
@@ -695,7 +667,7 @@ def test_what_a_worker_logs_says_when_and_how_grave(
         return bool(lines)
 
     with process_host() as host:
-        error = ask(host.interpreter().load(source), X).error()
+        error = ask(host.pool().load(source), X).error()
         until(is_told, "the worker's line")
     assert "root handlers: []" in error.message
     (line,) = lines
@@ -729,7 +701,7 @@ def test_a_worker_says_where_it_crashed_or_hung(
         # On a busy machine, a crash may take longer than the time of one that hangs.
         timeout_s = 30.0 if method == "crash" else 0.2
         options = ProcessOptions(call_timeout_s=timeout_s)
-        loaded = host.interpreter(options).load(source)
+        loaded = host.pool(options).load(source)
         error = ask(loaded, {"x": floats((first, 0))}, method).error()
         until(is_told, "the worker's stack")
     assert isinstance(error, Internal)
@@ -743,7 +715,7 @@ def test_a_limit_is_the_models_alone(
     host: ProcessHost, tmp_path: Path, concurrency: int, megabytes: int, num_calls: int
 ) -> None:
     """What the worker's threads reserve of addresses, and never touch, is not counted."""
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(worker=WorkerOptions(memory_limit_bytes=96 << 20))
     )
     default = {"serving_default": signature()}
@@ -760,13 +732,13 @@ def test_a_leak_ends_one_interpreter_which_comes_back(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """The call that finds no memory says so, the next one is answered by a new worker."""
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(worker=WorkerOptions(memory_limit_bytes=256 << 20))
     )
     loaded = interpreter.load(
         package(tmp_path, Leaks(), {"serving_default": signature()}, name="leaks")
     )
-    pid = pid_of(interpreter)
+    pid = pid_of(loaded)
     for _ in range(10):
         outcome = ask(loaded, {"x": floats((60, 0))}).outcome()
         if isinstance(outcome, ServingError):
@@ -775,7 +747,7 @@ def test_a_leak_ends_one_interpreter_which_comes_back(
     assert "leaks/1" in outcome.message
     assert "--worker_memory_limit_bytes" in outcome.message
     assert values(ask(loaded, {"x": floats((60, 0))}).outputs()["y"]) == [[60, 0]]
-    assert pid_of(interpreter) != pid
+    assert pid_of(loaded) != pid
     assert interpreter.stats().num_restarts == 1
 
 
@@ -783,12 +755,12 @@ def test_a_leak_ends_one_interpreter_which_comes_back(
 def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) -> None:
     """It becomes another user at lower priority, and still loads and dies with us."""
     nobody = 65534
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(worker=WorkerOptions(nice=5, user_id=nobody, group_id=nobody))
     )
     loaded = interpreter.load(package(tmp_path, Scale()))
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-    worker = psutil.Process(pid_of(interpreter))
+    worker = psutil.Process(pid_of(loaded))
     assert worker.nice() == min(19, psutil.Process().nice() + 5)
     assert set(worker.uids()) == {nobody}
     assert set(worker.gids()) == {nobody}
@@ -799,7 +771,7 @@ def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) 
 
 def test_a_spinning_worker_answers_alike(host: ProcessHost, tmp_path: Path) -> None:
     """Looking before sleeping changes latency, nothing else."""
-    interpreter = host.interpreter(ProcessOptions(worker=WorkerOptions(spin_us=200)))
+    interpreter = host.pool(ProcessOptions(worker=WorkerOptions(spin_us=200)))
     loaded = interpreter.load(package(tmp_path, Scale()))
     for value in range(50):
         outputs = ask(loaded, {"x": floats((value, 1))}).outputs()
@@ -811,7 +783,7 @@ def test_many_short_calls_keep_their_order_and_rows(
     host: ProcessHost, tmp_path: Path, spin_us: int
 ) -> None:
     """Two calls may lie in the slab at once; each answer is its own."""
-    interpreter = host.interpreter(
+    interpreter = host.pool(
         ProcessOptions(worker=WorkerOptions(spin_us=spin_us), max_queued=1000)
     )
     loaded = interpreter.load(package(tmp_path, Scale()))
@@ -822,7 +794,7 @@ def test_many_short_calls_keep_their_order_and_rows(
 
 def test_calls_behind_a_crash_are_not_lost(host: ProcessHost, tmp_path: Path) -> None:
     """A call that lay in the slab and had not begun is run by the next worker."""
-    interpreter = host.interpreter(ProcessOptions(max_queued=1000))
+    interpreter = host.pool(ProcessOptions(max_queued=1000))
     loaded = interpreter.load(package(tmp_path, Scale()))
     for _ in range(20):
         ask(loaded, X, "crash").outputs()  # so that two may lie in the slab
@@ -838,7 +810,7 @@ def test_closing_mid_call_answers_unavailable(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Past its deadline close no longer waits for a call."""
-    interpreter = host.interpreter()
+    interpreter = host.pool()
     loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((60, 0))}, "slow")
     interpreter.close(time.monotonic() + 0.1)
@@ -860,7 +832,7 @@ def test_loads_make_way_unless_they_are_urgent(
         "    def predict(self, x):\n"
         "        return x * 0 + NICE\n"
     )
-    interpreter = host.interpreter(ProcessOptions(is_urgent=lambda: is_urgent))
+    interpreter = host.pool(ProcessOptions(is_urgent=lambda: is_urgent))
     source = ModelSource(
         id=ServableId("nice", 1),
         path=str(tmp_path),
@@ -880,7 +852,7 @@ def test_many_strings_are_packed_and_unpacked_off_the_loop(
 ) -> None:
     """A million take half a second; an executor that ends leaves it to who is there."""
     executor = ThreadExecutor(1, "packs")
-    interpreter = host.interpreter(ProcessOptions(executor=executor))
+    interpreter = host.pool(ProcessOptions(executor=executor))
     loaded = interpreter.load(package(tmp_path, Shout(), SHOUT_SIGNATURES))
     if is_closed:
         executor.close()
@@ -890,14 +862,14 @@ def test_many_strings_are_packed_and_unpacked_off_the_loop(
     outputs = answer.outputs()
     assert outputs["loud"] == TensorView(STRING, (num,), (b"A", b"BC") * (num // 2))
     assert answer.thread_name.startswith("packs") is not is_closed
-    assert interpreter.num_pending == 0
+    assert loaded.num_pending == 0
     executor.close()
 
 
 def test_many_bytes_are_copied_off_the_loop(host: ProcessHost, tmp_path: Path) -> None:
     """Sixty megabytes took a round of .4 s; what was copied is closed again."""
     executor = ThreadExecutor(1, "copies")
-    interpreter = host.interpreter(ProcessOptions(executor=executor))
+    interpreter = host.pool(ProcessOptions(executor=executor))
     wide = TensorSpec(FLOAT32, (-1, 1 << 20))
     source = package(
         tmp_path, Scale(), {"serving_default": signature({"y": wide}, {"x": wide})}
@@ -910,6 +882,6 @@ def test_many_bytes_are_copied_off_the_loop(host: ProcessHost, tmp_path: Path) -
         answer = ask(loaded, {"x": large})
         assert answer.outputs()["y"].data == (rows * 2).numpy().tobytes()
         assert answer.thread_name.startswith("copies")
-    assert interpreter.num_pending == 0
+    assert loaded.num_pending == 0
     executor.close()
     assert len(os.listdir("/proc/self/fd")) == before

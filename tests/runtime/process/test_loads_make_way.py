@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,9 @@ from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.loop.pacing import Traffic
-from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
-from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.testing.fake_clock import FakeClock
 
 ASKS_FOR_THE_WAY = """\
 import time
@@ -38,47 +33,11 @@ class Tells:
 """
 
 
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    """That of a worker."""
-    slab = Slab.create(1 << 20, 1)
-    yield slab
-    slab.close()
-
-
-def test_the_sign_follows_the_requests_while_something_is_loaded(slab: Slab) -> None:
-    """The sign is set after every round while something loads, and then taken down."""
-    loop, traffic = ServingLoop(FakeClock()), Traffic.NOW
-    sign = LoadSign(loop, slab, lambda: traffic)
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
-    sign.begin()
-    sign.begin()
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NOW
-    traffic = Traffic.LATELY
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.LATELY
-    traffic = Traffic.NONE
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
-    traffic = Traffic.NOW
-    sign.end()
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NOW
-    sign.end()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
-    loop.step()
-    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
-    sign.end(0)  # a worker that died had nothing to do
-
-
 def test_a_worker_that_goes_while_it_rehearses_is_shown_nothing_more(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Its memory is gone: writing to it would fail in every round."""
-    interpreter = host.interpreter()
-    model = interpreter.load(package(tmp_path, Scale()))
+    model = host.pool().load(package(tmp_path, Scale()))
     assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
     model.unload()
     host.on_loop(lambda: None)
@@ -102,6 +61,6 @@ def test_a_load_in_the_background_sees_that_others_are_answered(
         {},
         {"serving_default": signature()},
     )
-    model = host.interpreter(options).load(source)
+    model = host.pool(options).load(source)
     outputs = ask(model, {"x": floats((1, 2))}).outputs()
     assert values(outputs["y"]) == [[float(not is_urgent)] * 2]
