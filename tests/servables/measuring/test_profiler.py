@@ -180,7 +180,7 @@ def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
         if request.param == "inline":
             made = InlineInterpreter("inline-profiler")
         else:
-            made = stack.enter_context(process_host()).interpreter()
+            made = stack.enter_context(process_host()).pool()
         made.start()
         yield made
         made.close()
