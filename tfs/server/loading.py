@@ -28,7 +28,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
-from tfs.handlers.warmup.recorded_warm_up import RecordedWarmUp
+from tfs.handlers.warmup.recorded_warm_up import warm_up
 from tfs.handlers.warmup.warmup_replay import WarmupOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
@@ -83,6 +83,9 @@ class Loading:
         on_ended: Callable[[ServableId], None],
     ) -> None:
         self._on_ended = on_ended
+        self._warmup_options = _warmup_options(options)
+        self._stats = stats
+        self._clock = clock
         self.num_warmed: dict[ServableId, int] = {}
         self.expected_answers = ExpectedAnswers()
         limit_bytes = options.model_memory_limit_bytes
@@ -100,16 +103,6 @@ class Loading:
             lambda: self.core.residency.is_awaited,
             clock.now,
         )
-        warm_up = RecordedWarmUp(
-            _warmup_options(options),
-            stats,
-            clock,
-            self.num_warmed.__setitem__,
-            self.expected_answers.note,
-            lambda servable, path: Validation(
-                self.core.config.validation_settings, self.core.served, clock
-            ).check(servable, path),
-        )
         self._placer = ModelPlacer(
             options,
             loop,
@@ -119,7 +112,7 @@ class Loading:
             zygote,
             traffic.look,
             decoders,
-            warm_up.replay,
+            self._warm_up,
         )
         platforms = loader_makers(
             options,
@@ -173,6 +166,20 @@ class Loading:
         # A listing may hang with its store; its outcome is not needed any more.
         self._storage.close()
         self._remote_copies.close()
+
+    def _warm_up(self, servable: Servable, path: str) -> None:
+        """Warms a loaded version up and compares it with the one that serves. Blocks.
+
+        Raises:
+            ServingError: It must not become available.
+
+        """
+        num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
+        self.num_warmed[servable.id] = num
+        config, served = self.core.config, self.core.served
+        validation = Validation(config.validation_settings, served, self._clock)
+        validation.check(servable, path)
+        self.expected_answers.note(servable)
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
         """Drops what is noted of versions that are gone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 
@@ -24,10 +23,9 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tfs.core.servable import Servable
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.handlers.warmup.recorded_warm_up import RecordedWarmUp
+from tfs.handlers.warmup.recorded_warm_up import warm_up
 from tfs.handlers.warmup.warmup_replay import MAX_RECORDS, WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
@@ -151,27 +149,12 @@ def test_a_request_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
     assert servable.tasks[0].cancel.error is not None
 
 
-def warm_up(
-    servable: EchoServable,
-    path: str,
-    stats: Stats,
-    *,
-    on: bool = True,
-    told: list[Servable] | None = None,
-) -> None:
-    RecordedWarmUp(
-        WarmupOptions(enabled=on),
-        stats,
-        FakeClock(),
-        on_loaded=(list[Servable]() if told is None else told).append,
-    ).replay(servable, path)
-
-
 def test_a_load_ends_warm_and_says_how_long_it_took(tmp_path: Path) -> None:
     """The replay is part of the load, and measured."""
     servable, stats = EchoServable(), Stats()
-    warm_up(servable, write(tmp_path, predict_log()), stats)
-    assert len(servable.tasks) == 1
+    path, options = write(tmp_path, predict_log()), WarmupOptions(num_iterations=2)
+    assert warm_up(servable, path, options, stats, FakeClock()) == 2
+    assert len(servable.tasks) == 2
     names = [name for name, _, _ in stats.histograms()]
     assert names == ["model_warmup_latency_s"]
 
@@ -181,21 +164,6 @@ def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / WARMUP_REQUESTS).write_bytes(b"damaged")
     servable = EchoServable()
-    warm_up(servable, path, Stats(), on=False)
+    off = WarmupOptions(enabled=False)
+    assert warm_up(servable, path, off, Stats(), FakeClock()) == 0
     assert servable.tasks == []
-
-
-@pytest.mark.parametrize(
-    ("on", "fails", "num_told"), [(False, True, 1), (True, False, 1), (True, True, 0)]
-)
-def test_only_a_load_that_succeeds_is_told(
-    tmp_path: Path, on: bool, fails: bool, num_told: int
-) -> None:
-    """Who keeps something of loaded versions keeps nothing of one that its warm-up fails."""
-    servable = EchoServable()
-    servable.error = Internal("broken") if fails else None
-    told: list[Servable] = []
-    path = write(tmp_path, predict_log())
-    with contextlib.suppress(Internal):
-        warm_up(servable, path, Stats(), on=on, told=told)
-    assert told == [servable] * num_told
