@@ -38,7 +38,6 @@ WHILE_COMPUTING: Final = (
 PAIRS: Final = frozenset(
     {
         ("Interpreters._lock", "ProcessBackend._lock"),
-        ("MetricsPage._lock", "Stats._lock"),
     }
 )
 """Locks that are leaves but for one other."""

@@ -67,6 +67,11 @@ class HistogramSnapshot:
         """Their mean; 0 without any."""
         return self.total / self.num if self.num else 0.0
 
+    def __add__(self, other: HistogramSnapshot) -> HistogramSnapshot:
+        """Returns the sum of two with the same bounds."""
+        counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
+        return HistogramSnapshot(self.bounds, counts, self.total + other.total)
+
     def quantile(self, share: float) -> float:
         """Returns the upper bound of the bucket the quantile falls into, 0 if empty."""
         wanted = share * self.num

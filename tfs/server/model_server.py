@@ -208,6 +208,7 @@ class ModelServer:
                 reports, self._gate.figures, self._events, self._clock, admin, access
             ),
             self._clock.wall_s(),
+            self._gate.totals,
         )
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE

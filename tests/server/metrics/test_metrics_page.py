@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tfs.core import stat_names
-from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Code, NotFound
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import ModelGate
-from tfs.handlers.limits.request_stats import RequestStats
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
 from tfs.testing.fake_clock import FakeClock
 
@@ -29,14 +28,14 @@ class Bench:
             "m": ServedModel([m], 2),
             "bad": ServedModel([bad], None, failed={1}),
         }
-        self.page = MetricsPage(self.stats, lambda: self.models, lambda: True, 1e9)
-
-    def requests(self, version: str, num: int, model: str = "m") -> RequestStats:
-        made = RequestStats(
-            self.stats, MonotonicClock(), "Predict", model, version, "default"
+        self.gate = RequestGate(stats=self.stats)
+        self.page = MetricsPage(
+            self.stats, lambda: self.models, lambda: True, 1e9, self.gate.totals
         )
-        made.end_all(Code.OK, MonotonicClock.now(), num)
-        return made
+
+    def requests(self, version: int, num: int) -> None:
+        counters = self.gate.model("m").stats_of("Predict", version, "default")
+        counters.end_all(Code.OK, self.gate.now(), num)
 
     def value(self, sample: str) -> float | None:
         for line in self.page.text().splitlines():
@@ -109,7 +108,7 @@ def test_an_available_version_with_a_fault_has_failed(bench: Bench) -> None:
 
 def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:
     """Each of ours by its own name, as Prometheus spells units."""
-    bench.requests("2", 3)
+    bench.requests(2, 3)
     bench.stats.counter(stat_names.SLOW_DECODES).add(4)
     bench.stats.gauge(stat_names.RPC_STREAMS, lambda: 5.0)
     labels = '{method="Predict",model="m",signature="default",status="OK",version="2"}'
@@ -121,7 +120,7 @@ def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:
 
 def test_every_family_says_what_it_means(bench: Bench) -> None:
     """Dashboards show the help beside a name; who adds a family writes its meaning."""
-    bench.requests("2", 3)
+    bench.requests(2, 3)
     bench.stats.gauge(stat_names.RPC_STREAMS, lambda: 5.0)
     lines = bench.page.text().splitlines()
     typed = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
@@ -138,12 +137,12 @@ def test_upstream_s_names_never_fall_when_a_version_goes(bench: Bench) -> None:
         ':tensorflow:serving:request_latency_count{model_name="m",API="Predict",'
         'entrypoint="GRPC"}'
     )
-    old = bench.requests("1", 900)
-    bench.requests("2", 100)
+    bench.requests(1, 900)
+    bench.requests(2, 100)
     assert bench.value(name) == 1000
-    old.forget()
+    bench.gate.forget_version("m", 1)
     assert bench.value(name) == 1000
-    bench.requests("3", 1)
+    bench.requests(3, 1)
     assert bench.value(name) == 1001
     assert bench.value(latency) == 1001
     del bench.models["m"]
@@ -153,12 +152,12 @@ def test_upstream_s_names_never_fall_when_a_version_goes(bench: Bench) -> None:
 def test_a_version_that_comes_back_counts_on(bench: Bench) -> None:
     """Its counters begin at nothing; what was seen of them before is not lost."""
     name = ':tensorflow:serving:request_count{model_name="m",status="OK"}'
-    first = bench.requests("1", 900)
+    bench.requests(1, 900)
     assert bench.value(name) == 900
-    first.forget()
-    bench.requests("1", 5)
+    bench.gate.forget_version("m", 1)
+    bench.requests(1, 5)
     assert bench.value(name) == 905
-    bench.requests("1", 1)
+    bench.requests(1, 1)
     assert bench.value(name) == 906
 
 

@@ -32,6 +32,10 @@ Record: TypeAlias = Callable[[], tuple[bytes | memoryview, Reply]]
 """Makes the messages of the RPC that a request and its answer are, or would have been."""
 
 
+_Counters: TypeAlias = dict[str, dict[int, dict[str, RequestStats]]]
+"""Counters by method, version and signature."""
+
+
 class RequestLog(Protocol):
     """Where some requests are written down. Thread-safe, never blocks or raises."""
 
@@ -64,6 +68,7 @@ class ModelGate:
 
     __slots__ = (
         "_clock",
+        "_counted",
         "_phases",
         "_stats",
         "_stats_by",
@@ -101,9 +106,11 @@ class ModelGate:
         self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
         # Nested by method, version and signature, so that a look-up makes no key. Only
         # the loop changes it.
-        self._stats_by: dict[str, dict[int, dict[str, RequestStats]]] = {
-            method: {} for method in METHODS
-        }
+        self._stats_by: _Counters = {method: {} for method in METHODS}
+        # The same, with what was counted by method of versions that are gone: replaced
+        # together, so that no reader sees a sum fall.
+        self._counted: tuple[_Counters, Mapping[str, RequestFigures]]
+        self._counted = self._stats_by, {}
 
     def enter(self) -> None:
         """Takes one place; the caller owes a ``leave``.
@@ -152,8 +159,33 @@ class ModelGate:
                 found.setdefault(signature, []).append(stats.figures())
         return found
 
+    def totals(self) -> Mapping[str, RequestFigures]:
+        """Returns what was counted, by method, of versions that are gone, too. Any thread."""
+        counters, ended = self._counted
+        totals = dict(ended)
+        for method, by_version in counters.items():
+            for by_signature in by_version.copy().values():
+                for stats in by_signature.copy().values():
+                    _add(totals, method, stats.figures())
+        return totals
+
     def forget(self, version: int) -> None:
         """Drops the counters of a version that is gone. On the loop."""
-        for by_version in self._stats_by.values():
-            for stats in by_version.pop(version, {}).values():
+        counters, ended = self._counted
+        totals = dict(ended)
+        self._stats_by = {
+            method: {v: each for v, each in by_version.items() if v != version}
+            for method, by_version in counters.items()
+        }
+        for method, by_version in counters.items():
+            for stats in by_version.get(version, {}).values():
+                _add(totals, method, stats.figures())
                 stats.forget()
+        self._counted = self._stats_by, totals
+
+
+def _add(
+    totals: dict[str, RequestFigures], method: str, figures: RequestFigures
+) -> None:
+    before = totals.get(method)
+    totals[method] = figures if before is None else before + figures

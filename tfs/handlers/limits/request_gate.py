@@ -149,6 +149,10 @@ class RequestGate:
         model = self._models.get(name)
         return {} if model is None else model.figures(version)
 
+    def totals(self) -> Mapping[str, Mapping[str, RequestFigures]]:
+        """Returns what was counted by model and method; see :meth:`ModelGate.totals`."""
+        return {name: each.totals() for name, each in self._models.copy().items()}
+
     def forget_version(self, name: str, version: int) -> None:
         """Drops the counters of a version that is gone."""
         model = self._models.get(name)

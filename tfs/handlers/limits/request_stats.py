@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter as Counts
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from threading import get_ident
@@ -96,6 +97,14 @@ class RequestFigures:
     num_by_code: Mapping[Code, int]
     num_in_flight: int
     latency_s: HistogramSnapshot
+
+    def __add__(self, other: RequestFigures) -> RequestFigures:
+        """Returns the sum of both."""
+        return RequestFigures(
+            Counts(self.num_by_code) + Counts(other.num_by_code),
+            self.num_in_flight + other.num_in_flight,
+            self.latency_s + other.latency_s,
+        )
 
 
 class RequestStats:

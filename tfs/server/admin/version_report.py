@@ -6,6 +6,8 @@ the rest from the loaded version itself.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +17,6 @@ from tfs.core.errors import Code, Quarantined
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.stats import HistogramSnapshot
 from tfs.core.system.process_memory import private_bytes
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
@@ -270,25 +271,12 @@ def _queue_stats(queue: QueueReport) -> pb.QueueStats:
 def _fill_requests(report: pb.RequestStats, figures: Sequence[RequestFigures]) -> None:
     """Adds up the methods by which a signature was called."""
     report.SetInParent()
-    for each in figures:
-        report.num_in_flight += each.num_in_flight
-        for code, num in each.num_by_code.items():
-            report.num_requests += num
-            if code is not Code.OK:
-                report.num_errors_by_code[int(code)] += num
-    if figures:
-        first = figures[0].latency_s  # all have the same bounds
-        report.latency_s.CopyFrom(
-            histogram(
-                HistogramSnapshot(
-                    first.bounds,
-                    tuple(
-                        map(
-                            sum,
-                            zip(*(f.latency_s.counts for f in figures), strict=True),
-                        )
-                    ),
-                    sum(f.latency_s.total for f in figures),
-                )
-            )
-        )
+    if not figures:
+        return
+    found = functools.reduce(operator.add, figures)
+    report.num_in_flight = found.num_in_flight
+    for code, num in found.num_by_code.items():
+        report.num_requests += num
+        if code is not Code.OK:
+            report.num_errors_by_code[int(code)] += num
+    report.latency_s.CopyFrom(histogram(found.latency_s))

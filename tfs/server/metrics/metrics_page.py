@@ -6,16 +6,18 @@ import functools
 import itertools
 import os
 import platform
-import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tfs.core import stat_names
+from tfs.core.errors import Code
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
-from tfs.core.stats import HistogramSnapshot, Labels, Stats
+from tfs.core.stats import Labels, Stats
+from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.server.metrics.exposition import Exposition, Kind
 from tfs.server.system.processes import tree_resident_bytes
 from tfs.server.system.versions import distribution_version
@@ -23,12 +25,16 @@ from tfs.server.system.versions import distribution_version
 REQUEST_COUNT: Final = ":tensorflow:serving:request_count"
 REQUEST_LATENCY: Final = ":tensorflow:serving:request_latency"
 
-_COUNTED: Final = frozenset({"Predict", "Classify", "Regress"})
+_COUNTED: Final = ("Predict", "Classify", "Regress")
 _TO_MICROS: Final = 1e6
 _PREFIX: Final = "tfs_"
 _WAITING: Final = (stat_names.BATCH_WAITING_TASKS, stat_names.SLOW_DECODES_QUEUED)
 _PIECE_LINES: Final = 2048  # about a millisecond
 BUILD_INFO: Final = "tfs_build_info"
+
+
+Totals = Callable[[], Mapping[str, Mapping[str, RequestFigures]]]
+"""Returns what was counted, by model and method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,14 @@ class ServedModel:
 
 
 class MetricsPage:
-    """Writes the page anew for every reader. Thread-safe; writes one page at a time.
+    """Writes the page anew for every reader. Thread-safe.
 
     Args:
         stats: The counters of the server.
         models: Reads the configured models, by name.
         is_ready: Whether requests should be sent here.
         started_s: When the server started, in seconds since the epoch.
+        totals: Returns what was counted by model and method, of gone versions, too.
 
     """
 
@@ -112,15 +119,13 @@ class MetricsPage:
         models: Callable[[], Mapping[str, ServedModel]],
         is_ready: Callable[[], bool],
         started_s: float,
+        totals: Totals,
     ) -> None:
         self._stats = stats
         self._models = models
         self._is_ready = is_ready
         self._started_s = started_s
-        # Guards the next field while a page is written; only readers of pages take it.
-        # Leaf but for the lock of the stats.
-        self._lock = threading.Lock()
-        self._upstream = UpstreamSeries()
+        self._totals = totals
 
     def text(self) -> str:
         """Returns the page."""
@@ -130,8 +135,7 @@ class MetricsPage:
         """Returns the page in pieces; gives way to requests while it writes them."""
         page = Exposition(_help_texts())
         models = self._models()
-        with self._lock:
-            self._upstream.add_to(page, self._stats, models)
+        self._add_upstream(page, models)
         num_waiting = 0.0
         for name, labels, value in self._stats.counters():
             yield_to_requests()
@@ -160,6 +164,30 @@ class MetricsPage:
             yield_to_requests()
             parts.append("\n".join((*piece, "")).encode())
         return parts
+
+    def _add_upstream(self, page: Exposition, models: Collection[str]) -> None:
+        """Adds what TensorFlow Serving counts, under its names.
+
+        Sums over versions and signatures, which never fall while the model is configured.
+        (servables/tensorflow/util.cc, RecordModelRequestCount and RecordRequestLatency.)
+        """
+        for name, by_method in self._totals().items():
+            if name not in models:
+                continue
+            yield_to_requests()
+            num_by_code: Counter[Code] = Counter()
+            for method in _COUNTED:
+                figures = by_method.get(method)
+                if figures is None:
+                    continue
+                num_by_code.update(figures.num_by_code)
+                labels = ("model_name", name), ("API", method), ("entrypoint", "GRPC")
+                page.add_histogram(
+                    REQUEST_LATENCY, labels, figures.latency_s, _TO_MICROS
+                )
+            for code, num in num_by_code.items():
+                status = ("model_name", name), ("status", code.name)
+                page.add(REQUEST_COUNT, "counter", status, num)
 
     def _add_models(self, page: Exposition, models: Mapping[str, ServedModel]) -> None:
         for name, model in sorted(models.items()):
@@ -225,99 +253,3 @@ def exported_name(name: str, kind: Kind) -> str:
     if name.endswith("_s"):
         name = f"{name}econds"
     return f"{_PREFIX}{name}_total" if kind == "counter" else f"{_PREFIX}{name}"
-
-
-class UpstreamSeries:
-    """Sums over versions and signatures that never fall. Confined to one thread at a time.
-
-    (TensorFlow Serving: servables/tensorflow/util.cc, RecordModelRequestCount and
-    RecordRequestLatency.)
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[Labels, _Kept] = {}
-        self._latencies: dict[Labels, _Kept] = {}
-
-    def add_to(self, page: Exposition, stats: Stats, models: Collection[str]) -> None:
-        """Adds both families.
-
-        Args:
-            page: The page to add to.
-            stats: The counters of the server.
-            models: The configured models; numbers of others are forgotten.
-
-        """
-        for name, labels, value in stats.counters():
-            if name == stat_names.REQUESTS:
-                self._counts.setdefault(labels, _Kept()).take((value,))
-        for name, labels, found in stats.histograms():
-            if name == stat_names.REQUEST_LATENCY_S:
-                figures = (*found.counts, found.total)
-                self._latencies.setdefault(labels, _Kept()).take(figures)
-        self._counts = _of_models(self._counts, models)
-        self._latencies = _of_models(self._latencies, models)
-        for key, (value,) in _summed(self._counts, _count_labels).items():
-            page.add(REQUEST_COUNT, "counter", key, value)
-        for key, sums in _summed(self._latencies, _latency_labels).items():
-            counts = tuple(map(int, sums[:-1]))
-            snapshot = HistogramSnapshot(stat_names.LATENCY_BOUNDS_S, counts, sums[-1])
-            page.add_histogram(REQUEST_LATENCY, key, snapshot, _TO_MICROS)
-
-
-class _Kept:
-    """Numbers that only grow, even if their counters start again."""
-
-    __slots__ = ("_before", "_last")
-
-    def __init__(self) -> None:
-        self._before: tuple[float, ...] = ()
-        self._last: tuple[float, ...] = ()
-
-    def take(self, figures: tuple[float, ...]) -> None:
-        """Takes the present values of the counters."""
-        if any(now < then for now, then in zip(figures, self._last, strict=False)):
-            self._before = self.sums  # the version was unloaded and loaded again
-        self._last = figures
-
-    @property
-    def sums(self) -> tuple[float, ...]:
-        """The sums of everything that was counted until the last look."""
-        if not self._before:
-            return self._last
-        return tuple(map(sum, zip(self._before, self._last, strict=True)))
-
-
-def _of_models(
-    kept: Mapping[Labels, _Kept], models: Collection[str]
-) -> dict[Labels, _Kept]:
-    return {
-        labels: each for labels, each in kept.items() if dict(labels)["model"] in models
-    }
-
-
-def _summed(
-    kept: Mapping[Labels, _Kept], key_of: Callable[[Mapping[str, str]], Labels]
-) -> dict[Labels, tuple[float, ...]]:
-    sums: dict[Labels, tuple[float, ...]] = {}
-    for labels, each in kept.items():
-        known = dict(labels)
-        if known["method"] not in _COUNTED:
-            continue
-        yield_to_requests()
-        key, figures = key_of(known), each.sums
-        if key in sums:
-            figures = tuple(map(sum, zip(sums[key], figures, strict=True)))
-        sums[key] = figures
-    return sums
-
-
-def _count_labels(known: Mapping[str, str]) -> Labels:
-    return ("model_name", known["model"]), ("status", known["status"])
-
-
-def _latency_labels(known: Mapping[str, str]) -> Labels:
-    return (
-        ("model_name", known["model"]),
-        ("API", known["method"]),
-        ("entrypoint", "GRPC"),
-    )

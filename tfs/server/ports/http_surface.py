@@ -23,7 +23,7 @@ from tfs.handlers.rest.paths import PREFIX as REST
 from tfs.handlers.rest.root import HttpRoot, TextPage
 from tfs.server.core import ServerCore
 from tfs.server.metrics.exposition import CONTENT_TYPE
-from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+from tfs.server.metrics.metrics_page import MetricsPage, ServedModel, Totals
 from tfs.server.metrics.monitoring_config import read_monitoring_config
 from tfs.server.options import ServerOptions
 from tfs.server.page.handler import PageHandler
@@ -91,6 +91,7 @@ class HttpSurface:
         readiness: Readiness,
         page_parts: PageParts,
         started_s: float,
+        totals: Totals,
     ) -> None:
         """Opens the port and the socket that the options ask for.
 
@@ -107,7 +108,7 @@ class HttpSurface:
                     "event=no_metrics why='--rest_api_port opens no port for them'"
                 )
             return
-        page = _metrics_page(stats, core, readiness, started_s)
+        page = _metrics_page(stats, core, readiness, started_s, totals)
         pages = {METRICS: page}
         if options.monitoring_config_file:
             path = read_monitoring_config(options.monitoring_config_file)
@@ -171,7 +172,11 @@ class HttpSurface:
 
 
 def _metrics_page(
-    stats: Stats, core: ServerCore, readiness: Readiness, started_s: float
+    stats: Stats,
+    core: ServerCore,
+    readiness: Readiness,
+    started_s: float,
+    totals: Totals,
 ) -> TextPage:
     def models() -> Mapping[str, ServedModel]:
         return {
@@ -183,5 +188,5 @@ def _metrics_page(
             for name in core.config.models
         }
 
-    page = MetricsPage(stats, models, readiness.is_ready, started_s)
+    page = MetricsPage(stats, models, readiness.is_ready, started_s, totals)
     return TextPage(lambda _: page.parts(), CONTENT_TYPE)
