@@ -149,8 +149,8 @@ def test_a_model_on_demand_has_settled_while_nobody_asks() -> None:
     """It answers: its first request loads it."""
     assert failure_of(replace(look(), is_on_demand=True)) == ""
     loading = replace(look(state(1, LOADING)), is_on_demand=True)
-    assert failure_of(loading) == ""
-    assert failure_of(loading, is_changed=True) is None
+    assert failure_of(loading) is None
+    assert failure_of(replace(look(), is_on_demand=True), is_current=False) is None
 
 
 def test_failures_are_listed_as_upstream_does() -> None:

@@ -207,7 +207,7 @@ class ConfigWaiters:
     def failures(self, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
         """Yields each model and why it is not available; "" if it is; None if unsettled."""
         for name in names:
-            yield name, failure_of(self._look(name))
+            yield name, self._failure(name)
 
     def have_settled(self, names: Collection[str]) -> bool:
         """Whether each of the models is available or has failed.
@@ -216,13 +216,17 @@ class ConfigWaiters:
         was unsettled the last time.
         """
         last = self._last_unsettled
-        if last in names and failure_of(self._look(last)) is None:
+        if last in names and self._failure(last) is None:
             return False
         for name in names:
-            if failure_of(self._look(name)) is None:
+            if self._failure(name) is None:
                 self._last_unsettled = name
                 return False
         return True
+
+    def _failure(self, name: str) -> str | None:
+        look = self._look(name)
+        return "" if look.is_on_demand else failure_of(look)
 
     def _all(self) -> list[Waiter]:
         with self._lock:
@@ -314,6 +318,8 @@ def failure_of(
 ) -> str | None:
     """Returns why a model does not answer; "" if it does; None if that is open.
 
+    One that is loaded on demand answers while none of its versions is about to.
+
     Args:
         look: What is known of it.
         is_changed: Whether the caller changed it: then nothing more must come of it, and
@@ -322,11 +328,10 @@ def failure_of(
 
     """
     states = look.states
-    if look.is_on_demand and not (
-        is_changed
-        and any(each.manager_state is not ManagerState.END for each in states)
+    if look.is_on_demand and all(
+        each.manager_state is ManagerState.END for each in states
     ):
-        return "" if is_current or not is_changed else None
+        return "" if is_current else None
     serves = any(each.manager_state is ManagerState.AVAILABLE for each in states)
     answers = serves if look.primary is None else look.primary == look.answers
     if answers and not is_changed:
