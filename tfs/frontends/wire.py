@@ -185,8 +185,9 @@ class TlsWire(Wire):
         # OpenSSL wants the same bytes again after it could not send them: a record's.
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
             for part in parts:
-                for start in range(0, len(part), _RECORD_BYTES):
-                    num_sent += self._tls.send(part[start : start + _RECORD_BYTES])
+                view = memoryview(part)
+                for start in range(0, len(view), _RECORD_BYTES):
+                    num_sent += self._tls.send(view[start : start + _RECORD_BYTES])
         return num_sent
 
     def end(self) -> None:
