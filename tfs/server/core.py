@@ -30,6 +30,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.server.canary.trial import TrialParts
+from tfs.server.canary.trial_notes import TrialNotes
 from tfs.server.config.config_in_force import ConfigInForce
 from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import (
@@ -51,7 +52,6 @@ from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
 from tfs.server.residency import Residency, with_registered
 from tfs.server.served_models import ServedModels
-from tfs.server.trial_notes import TrialNotes
 
 log = logging.getLogger(__name__)
 

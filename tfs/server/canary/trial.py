@@ -30,8 +30,8 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
 from tfs.server.canary.comparison import Tally, TrialRecord, judge, rejection
 from tfs.server.canary.trial_history import TrialHistory
+from tfs.server.canary.trial_notes import Rejection
 from tfs.server.model_settings import CanarySettings
-from tfs.server.trial_notes import Rejection
 
 log = logging.getLogger(__name__)
 

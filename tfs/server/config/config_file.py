@@ -134,31 +134,24 @@ class ConfigFileWatch:
 
     def poll(self) -> bool:
         """Looks once; returns whether a new content was handed to ``apply``."""
+        text, problem = self._text, ""
         try:
             look_at_config_file(self._path)
             text = read_config_file(self._path)
         except OSError as error:
-            return self._leave(f"{self._path}: {error.strerror}")
+            problem = f"{self._path}: {error.strerror}"
         except (FailedPrecondition, InvalidArgument) as error:
-            return self._leave(error.message)
-        if self._problem:
-            self._note_problem("")
+            problem = error.message
+        if problem != self._problem:
+            self._problem = problem
+            self._on_problem(problem)
+            if problem:
+                log.error("event=config_file_unreadable problem=%s", problem)
         if text == self._text:
             return False
         self._text = text
         self._apply(text)
         return True
-
-    def _leave(self, problem: str) -> bool:
-        """Records why the file could not be read this time; applies nothing."""
-        if problem != self._problem:
-            self._note_problem(problem)
-            log.error("event=config_file_unreadable problem=%s", problem)
-        return False
-
-    def _note_problem(self, problem: str) -> None:
-        self._problem = problem
-        self._on_problem(problem)
 
     def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""tfs.server.trial_notes, alone and under a server core."""
+"""tfs.server.canary.trial_notes, alone and under a server core."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.server.environment import Environment, model
 from tfs.core.errors import FailedPrecondition, Internal, NotFound
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.canary.trial_notes import Rejection, TrialNotes
 from tfs.server.model_settings import CanarySettings, GuardSettings
-from tfs.server.trial_notes import Rejection, TrialNotes
 
 SETTINGS = CanarySettings(2, 0.5, 0.0, GuardSettings(max_error_rate=0.0))
 REJECTION = Rejection("error rate 1 > 0", 12.5)
