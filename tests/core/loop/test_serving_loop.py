@@ -436,11 +436,38 @@ def test_a_round_runs_in_its_documented_order(
     loop.add_round_hook(lambda _: ran.append("schedule 2"), Phase.SCHEDULE)
     loop.call_at(clock.now(), lambda: ran.append("timer"))
     loop.post(lambda: ran.append("post"))
-    loop.watch(pipe[0], lambda _: ran.append("descriptor"))
+    loop.watch(
+        pipe[0], lambda _: ran.append("descriptor" if os.read(pipe[0], 1) else "")
+    )
     os.write(pipe[1], b"x")
     loop.step()
     assert sorted(ran[:2]) == ["descriptor", "post"]
     assert ran[2:] == ["timer", "schedule 1", "schedule 2", "flush"]
+
+
+def test_a_round_takes_what_comes_while_it_reads(loop: ServingLoop) -> None:
+    """Where several were ready, more that is sent meanwhile is answered with them."""
+    ran: list[str] = []
+    descriptors = [os.pipe() for _ in range(3)]
+    (first, into_first), (second, into_second), (third, into_third) = descriptors
+
+    def read_first(_: int) -> None:
+        ran.append("first" if os.read(first, 1) else "")
+        os.write(into_third, b"x")
+
+    loop.watch(first, read_first)
+    loop.watch(second, lambda _: ran.append("second" if os.read(second, 1) else ""))
+    loop.watch(third, lambda _: ran.append("third" if os.read(third, 1) else ""))
+    loop.add_round_hook(lambda _: ran.append("hook"), Phase.SCHEDULE)
+    os.write(into_first, b"x")
+    os.write(into_second, b"x")
+    loop.step()
+    assert sorted(ran[:2]) == ["first", "second"]
+    assert ran[2:] == ["third", "hook"]
+    for reading, writing in descriptors:
+        loop.unwatch(reading)
+        os.close(reading)
+        os.close(writing)
 
 
 def test_the_earliest_wish_decides_when_the_next_round_is_due(
@@ -500,7 +527,12 @@ def test_the_loop_survives_whatever_a_callback_raises(
     loop.post(lambda: ran.append("post"))
     loop.call_at(clock.now(), fail)
     loop.call_at(clock.now(), lambda: ran.append("timer"))
-    loop.watch(pipe[0], fail_with)
+
+    def fail_reading(_: int) -> None:
+        os.read(pipe[0], 1)
+        fail()
+
+    loop.watch(pipe[0], fail_reading)
     os.write(pipe[1], b"x")
     loop.add_round_hook(fail_with, Phase.SCHEDULE)
     loop.add_round_hook(lambda _: ran.append("hook"), Phase.FLUSH)

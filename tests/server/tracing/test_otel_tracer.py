@@ -181,7 +181,7 @@ def test_requests_over_http_that_come_together_are_traced_alike(
     calls = [FakeHttpCall("POST", "/v1/models/m:predict", b"[1]") for _ in range(3)]
     replies = FormedReplies(Form.JSON, Layout.ROWS)
     template = BurstTemplate(ModelSpec("m"), (), replies)
-    bursts.learn(calls[0], lambda body: (template, (body,)))
+    bursts.learn(calls[0], lambda bodies: [(template, (each,)) for each in bodies])
     assert bursts.take(calls)[:2] == [calls[0], calls[2]]
     assert [call.cancel.trace is None for call in calls] == [False, True, False]
 

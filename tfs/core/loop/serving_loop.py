@@ -162,7 +162,7 @@ class ServingLoop:
     def watch(self, fd: int, fn: Callable[[int], None], events: int = READABLE) -> None:
         """Calls ``fn(ready_events)`` in every round in which ``fd`` is ready.
 
-        Level-triggered. Watching a watched descriptor replaces both arguments.
+        Level-triggered, and looked at twice in a round that found several ready. Watching a watched descriptor replaces both arguments.
         """
         if fd in self._watched:
             self._epoll.modify(fd, events)
@@ -303,21 +303,10 @@ class ServingLoop:
             ready = []
         now = self._clock.now
         begun_s = self.busy_since_s = now()
-        for fd, events in ready:
-            if fd == self._wake_fd:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(fd)
-                # This is done even if there is nothing to run, because a round may come
-                # between a post and its write. If it stayed armed, the next post would
-                # wake nobody.
-                self._armed = False
-                continue
-            fn = self._watched.get(fd)  # an earlier callback may have unwatched it
-            if fn is not None:
-                try:
-                    fn(events)
-                except Exception as error:
-                    self._failed(fn, error)
+        self._run_ready(ready)
+        if len(ready) > 1:
+            # More has come while these were read, and is answered together with them.
+            self._run_ready(self._epoll.poll(0.0, _MAX_EVENTS))
         if self._posted:
             self._run_posted()
         if self._timers and self._timers[0][0] <= begun_s:
@@ -342,6 +331,23 @@ class ServingLoop:
         if self._posted:
             return now_s
         return wake_s
+
+    def _run_ready(self, ready: list[tuple[int, int]]) -> None:
+        for fd, events in ready:
+            if fd == self._wake_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+                # This is done even if there is nothing to run, because a round may come
+                # between a post and its write. If it stayed armed, the next post would
+                # wake nobody.
+                self._armed = False
+                continue
+            fn = self._watched.get(fd)  # an earlier callback may have unwatched it
+            if fn is not None:
+                try:
+                    fn(events)
+                except Exception as error:
+                    self._failed(fn, error)
 
     def _look(self, timeout_s: float) -> list[tuple[int, int]]:
         """Looks until something is ready or due; sleeps once it is not expected now.

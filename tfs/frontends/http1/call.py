@@ -70,44 +70,27 @@ class HttpRequestCall:
 
     """
 
-    __slots__ = (
-        "_cancel",
-        "_on_cancel",
-        "_owner",
-        "answer",
-        "content_type",
-        "deadline_s",
-        "head",
-        "is_finished",
-        "keeps_alive",
-        "kept_bytes",
-        "length_header",
-        "message",
-        "more_headers",
-        "opened_s",
-        "ticket",
-        "timer",
-    )
+    # What few calls change has its value here, so that it takes no time to make one.
+    message: bytes | memoryview = b""
+    deadline_s: float | None = None
+    answer: Sequence[Buffer] = ()
+    timer: Timer | None = None
+    content_type = JSON
+    length_header = ""
+    is_finished = False
+    ticket: Ticket | None = None
+    more_headers: Sequence[tuple[str, str]] = ()
+    _cancel: CancelToken | None = None
+    _on_cancel: list[Callable[[], None]] | None = None
 
     def __init__(
         self, owner: CallOwner, head: RequestHead, kept_bytes: int, opened_s: float
     ) -> None:
         self.head = head
         self.opened_s = opened_s
-        self.message: bytes | memoryview = b""
-        self.deadline_s: float | None = None
-        self.answer: list[Buffer] = []
-        self.timer: Timer | None = None
-        self.content_type = JSON
-        self.length_header = ""
-        self.is_finished = False
         self.keeps_alive = head.keeps_alive
         self.kept_bytes = kept_bytes
-        self.ticket: Ticket | None = None
-        self.more_headers: Sequence[tuple[str, str]] = ()
         self._owner = owner
-        self._cancel: CancelToken | None = None
-        self._on_cancel: list[Callable[[], None]] | None = None
 
     @property
     def verb(self) -> str:
@@ -157,7 +140,18 @@ class HttpRequestCall:
     # -- finishing ---------------------------------------------------------------------
 
     def reply(self, message: bytes) -> None:
-        self.reply_parts((message,))
+        owner = self._owner
+        if (  # nearly always
+            len(message) < owner.compress_bytes
+            and self.head.is_plainly_answered
+            and self.keeps_alive
+            and not self.more_headers
+            and get_ident() == owner.loop_ident
+        ):
+            before = _before_length(200, self.content_type)
+            self._finish((b"%b%d\r\n\r\n%b" % (before, len(message), message),))
+        else:
+            self.reply_parts((message,))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         headers: Sequence[tuple[str, str]] = ()
@@ -165,10 +159,7 @@ class HttpRequestCall:
         if self.length_header and len(parts) > 1:
             content_type = BINARY
             headers = ((self.length_header, str(len(parts[0]))),)
-        if get_ident() == self._owner.loop_ident and not self.head.accepts_gzip:
-            self._finish(200, content_type, headers, parts)
-        else:
-            self.respond(HttpReply(parts, 200, content_type, headers))
+        self.respond(HttpReply(parts, 200, content_type, headers))
 
     @staticmethod
     def reply_all(
@@ -180,7 +171,10 @@ class HttpRequestCall:
             owner.post(functools.partial(HttpRequestCall.reply_all, calls, messages))
             return
         for call, message in zip(calls, messages, strict=True):
-            call.reply_parts((message,) if isinstance(message, bytes) else message)
+            if isinstance(message, bytes):
+                call.reply(message)
+            else:
+                call.reply_parts(message)
 
     def fail(self, error: ServingError) -> None:
         self.respond(failure(error))
@@ -226,21 +220,12 @@ class HttpRequestCall:
 
     def answer_instead(self, error: ServingError) -> None:
         """Replaces an answer that there is no room for."""
-        reply = failure(error)
-        self.answer = self._written(
-            reply.status, reply.content_type, reply.headers, reply.body
-        )
+        self.answer = self._written(failure(error))
 
     def _finish_with(self, reply: HttpReply) -> None:
-        self._finish(reply.status, reply.content_type, reply.headers, reply.body)
+        self._finish(self._written(reply))
 
-    def _finish(
-        self,
-        status: int,
-        content_type: str,
-        headers: Sequence[tuple[str, str]],
-        body: Sequence[bytes | memoryview],
-    ) -> None:
+    def _finish(self, answer: Sequence[Buffer]) -> None:
         if self.is_finished:
             return
         self.is_finished = True
@@ -248,33 +233,27 @@ class HttpRequestCall:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.answer = self._written(status, content_type, headers, body)
+        self.answer = answer
         self._owner.on_answered(self)
 
-    def _written(
-        self,
-        status: int,
-        content_type: str,
-        headers: Sequence[tuple[str, str]],
-        body: Sequence[bytes | memoryview],
-    ) -> list[Buffer]:
+    def _written(self, reply: HttpReply) -> Sequence[Buffer]:
         """Returns an answer as it is sent; a short one in one piece."""
-        head = self.head
-        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        head, body = self.head, reply.body
+        length = sum(map(len, body))
         extra = b""
-        if headers or self.more_headers:
-            for name, value in (*headers, *self.more_headers):
-                extra += f"{name}: {value}\r\n".encode("latin-1", "replace")
+        for name, value in (*reply.headers, *self.more_headers):
+            extra += f"{name}: {value}\r\n".encode("latin-1", "replace")
         if not self.keeps_alive:
             extra += b"Connection: close\r\n"
         elif not head.minor:
             extra += b"Connection: keep-alive\r\n"
-        before = _before_length(status, content_type)
+        before = _before_length(reply.status, reply.content_type)
         if head.verb == "HEAD" or not length:
-            return [b"%b%d\r\n%b\r\n" % (before, length, extra)]
+            body = ()
+        first = b"%b%d\r\n%b\r\n" % (before, length, extra)
         if length > _JOINED_BYTES:
-            return [b"%b%d\r\n%b\r\n" % (before, length, extra), *body]
-        return [b"%b%d\r\n%b\r\n%b" % (before, length, extra, b"".join(body))]
+            return (first, *body)
+        return (b"".join((first, *body)),)
 
 
 def failure(error: ServingError) -> HttpReply:

@@ -139,7 +139,11 @@ class HttpSession:
                 self._parser.feed(data)
         except BadRequestError as error:
             self._refuse(error)
-        if not self._is_dirty:
+        if (
+            self._is_last
+            or self._incoming is not None
+            or len(self._calls) >= _MAX_PIPELINED
+        ):
             self._watch()
 
     def _take_known(self, data: bytes) -> bytes:
@@ -198,23 +202,23 @@ class HttpSession:
 
     def _begin(self, head: RequestHead) -> HttpRequestCall:
         """Begins a request."""
+        shared, budget = self._shared, self._budget
         kept_bytes = _CALL_BYTES
-        if head.length is not None:
+        if head.length:
             kept_bytes += min(head.length, LONG_BYTES)  # the rest is admitted
         now_s = self._now()
         call = HttpRequestCall(self, head, kept_bytes, now_s)
         self._num_requests += 1
-        has_room = self._budget.has_room(kept_bytes)
-        self._budget.used_bytes += kept_bytes
+        has_room = budget.has_room(kept_bytes)
+        budget.used_bytes += kept_bytes
         self._calls.append(call)
-        if self._aged_s is not None and now_s >= self._aged_s:
+        is_old = self._aged_s is not None and now_s >= self._aged_s
+        if is_old or self._is_last or shared.clients.is_draining:
             call.keeps_alive = False
-        if self._is_last or self._shared.clients.is_draining:
-            call.keeps_alive = False
-        timeout_s = self._shared.options.request_timeout_s
+        timeout_s = shared.options.request_timeout_s
         if timeout_s:
             call.deadline_s = now_s + timeout_s
-            self._shared.opened.append(call)
+            shared.opened.append(call)
         if not has_room:
             self._incoming = call
             raise BadRequestError(429, used_up().message)
@@ -378,7 +382,9 @@ class HttpSession:
         if self.is_closed:
             return
         calls = self._calls
-        self._check_room(call, waits=calls[0] is not call)
+        waits = calls[0] is not call
+        if waits or self._unread_bytes or len(call.answer) > 1:
+            self._check_room(call, waits=waits)
         while calls and calls[0].is_finished:
             done = calls.popleft()
             if done is self._incoming:
@@ -390,15 +396,11 @@ class HttpSession:
             self._release(done)
             if not done.keeps_alive:
                 self._is_last = True
-        if not self._is_dirty:
-            self._mark_dirty()
+        self._mark_dirty()
 
     def _check_room(self, call: HttpRequestCall, *, waits: bool) -> None:
         """Refuses an answer that there is no room for; counts one that waits here."""
-        unread_bytes = self._unread_bytes
-        if not (waits or unread_bytes or len(call.answer) > 1):
-            return
-        budget = self._budget
+        unread_bytes, budget = self._unread_bytes, self._budget
         num_bytes = sum(map(len, call.answer))
         more_bytes = num_bytes - call.kept_bytes
         if call.ticket is not None and call.ticket.is_admitted:
@@ -431,10 +433,10 @@ class HttpSession:
                 self._unread_bytes = unread_bytes
             if not (unread_bytes or self._calls):
                 self._idle_since_s = self._now()
-                if self._is_last or (
-                    self._shared.clients.is_draining and self._incoming is None
-                ):
+                if self._is_last or self._shared.clients.is_draining:
                     self.close(lingers=True)
+                    return
+                if self._watched == READABLE:
                     return
             self._watch()
         except OSError:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-
-import numpy as np
+from typing import Final, TypeAlias
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.call import is_low_priority
@@ -72,9 +70,11 @@ class BurstTemplate:
     length_header: str = ""
 
 
-BurstReader = Callable[[Buffer], tuple[BurstTemplate, tuple[Buffer, ...]] | None]
-"""Returns what a body has in common with others, and its elements; None if it is none of
-these."""
+Plain: TypeAlias = tuple[BurstTemplate, tuple[Buffer, ...]]
+"""What a request has in common with others, and its elements."""
+
+BurstReader = Callable[[Sequence[Buffer]], Sequence[Plain | None]]
+"""Returns what each of some bodies is; None for those that are no such requests."""
 
 
 class EndReader:
@@ -91,7 +91,10 @@ class EndReader:
         self._begin_bytes = begin_bytes
         self._known: dict[bytes, tuple[BurstTemplate, tuple[int, ...]]] = {}
 
-    def __call__(self, body: Buffer) -> tuple[BurstTemplate, tuple[Buffer, ...]] | None:
+    def __call__(self, bodies: Sequence[Buffer]) -> Sequence[Plain | None]:
+        return [self._read(body) for body in bodies]
+
+    def _read(self, body: Buffer) -> Plain | None:
         begin = self._begin_bytes
         found = self._known.get(bytes(body[:begin]))
         if found is None:
@@ -160,17 +163,22 @@ class RequestBursts:
             known[beginning] = template, tuple(ends)
 
     def take(self, calls: Sequence[HttpCall]) -> Sequence[HttpCall]:
-        """Starts what it can; returns the requests that are left, in their order."""
+        """Starts what it can; returns the requests that are left."""
         left: list[HttpCall] = []
+        by_reader: dict[BurstReader, list[HttpCall]] = {}
+        for call in calls:
+            reader = self._readers.get(call.head)
+            if reader is None:
+                left.append(call)
+            elif reader in by_reader:
+                by_reader[reader].append(call)
+            else:
+                by_reader[reader] = [call]
         alike: dict[BurstTemplate, tuple[list[HttpCall], list[tuple[Buffer, ...]]]] = {}
-        readers, tracer = self._readers, TRACING.tracer
-        with np.errstate(over="ignore"):
-            for call in calls:
-                reader = readers.get(call.head)
-                found = None if reader is None else reader(call.message)
-                if found is None or (
-                    tracer is not None and tracer.begin_some((call,), PREDICT)
-                ):  # what is traced has no plan
+        for reader, same in by_reader.items():
+            bodies = [call.message for call in same]
+            for call, found in zip(same, reader(bodies), strict=True):
+                if found is None:
                     left.append(call)
                     continue
                 template, elements = found
@@ -182,8 +190,14 @@ class RequestBursts:
                 group[0].append(call)
                 group[1].append(elements)
         for template, (own, own_elements) in alike.items():
+            if TRACING.tracer is not None:
+                for call in TRACING.tracer.begin_some(own, PREDICT):
+                    # What is traced has no plan.
+                    index = own.index(call)
+                    left.append(own.pop(index))
+                    del own_elements[index]
             is_all = len(own) == len(calls)
-            if not self.predict.start_alike(
+            if own and not self.predict.start_alike(
                 template, own, own_elements, template.replies, is_all=is_all
             ):
                 left += own

@@ -6,7 +6,7 @@ and MessagePack as it is usually written, end in the elements, and what is befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,7 @@ from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.http.request_bursts import (
     PLAIN_DTYPES,
     BurstTemplate,
+    Plain,
     RequestBursts,
     inputs_of,
     may_come_together,
@@ -37,7 +38,7 @@ _PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JsonReader:
     """Reads JSON that is one tensor. A ``BurstReader``. Confined to the serving loop.
 
@@ -54,16 +55,18 @@ class JsonReader:
     name: str
     dtype: DType
     _templates: dict[tuple[Layout, tuple[int, ...]], BurstTemplate] = field(
-        default_factory=dict, compare=False
+        default_factory=dict
     )
 
-    def __call__(self, body: Buffer) -> tuple[BurstTemplate, tuple[Buffer, ...]] | None:
-        if len(body) > _MAX_JSON_BYTES:
-            return None
-        found = read_plain_json(body, self.dtype)
-        if found is None:
-            return None
-        layout, shape, elements = found
+    def __call__(self, bodies: Sequence[Buffer]) -> Sequence[Plain | None]:
+        if any(len(body) > _MAX_JSON_BYTES for body in bodies):
+            return [None] * len(bodies)
+        return [
+            None if found is None else (self._template(*found[:2]), found[2:])
+            for found in read_plain_json(bodies, self.dtype)
+        ]
+
+    def _template(self, layout: Layout, shape: tuple[int, ...]) -> BurstTemplate:
         template = self._templates.get((layout, shape))
         if template is None:
             if len(self._templates) >= _MAX_TEMPLATES:
@@ -74,7 +77,11 @@ class JsonReader:
                 FormedReplies(self.wanted, layout),
                 self.wanted.value,
             )
-        return template, (elements,)
+        return template
+
+    def is_for(self, dtype: DType, name: str) -> bool:
+        """Whether it reads what the signature takes by now."""
+        return self.dtype is dtype and self.name == name
 
 
 def learn(
@@ -105,9 +112,9 @@ def learn(
     if signature.inputs[name].dtype not in PLAIN_DTYPES:
         return
     if form is Form.JSON:
-        reader = JsonReader(spec, wanted, name, view.dtype)
-        if bursts.reader_of(call) != reader:
-            bursts.learn(call, reader)
+        known = bursts.reader_of(call)
+        if not (isinstance(known, JsonReader) and known.is_for(view.dtype, name)):
+            bursts.learn(call, JsonReader(spec, wanted, name, view.dtype))
     elif _ends_in_elements(form, call.message, signature, view):
         replies = FormedReplies(wanted, layout)
         template = BurstTemplate(spec, inputs_of(inputs), replies, wanted.value)
