@@ -87,9 +87,7 @@ def test_as_many_requests_as_asked_for_run_at_once(
         answers = asked(model, (1, 1), (2, 1), (3, 1))
         for number, answer in enumerate(answers, 1):
             assert values(answer.outputs()["y"]) == [[2 * number, 2]]
-    assert interpreter.stats().num_calls == 15
     model.unload()
-    assert interpreter.stats().num_calls == 15
     assert not model.pids
 
 

@@ -8,7 +8,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.interpreter import InterpreterStats, OnAnotherThread
+from tfs.runtime.interpreter import OnAnotherThread
 
 ID = ServableId("digits", 1)
 
@@ -45,8 +45,9 @@ class FakeInterpreter:
         self.models.append(EchoModel(source))
         return self.models[-1]
 
-    def stats(self) -> InterpreterStats:
-        return InterpreterStats()
+    @property
+    def num_models(self) -> int:
+        return len(self.models)
 
     def close(self, deadline_s: float | None = None) -> None:
         pass

@@ -90,7 +90,7 @@ class Host:
 
     def num_models(self, backend: Backend) -> int:
         interpreter = self.interpreters.get(backend)
-        return 0 if interpreter is None else interpreter.stats().num_models
+        return 0 if interpreter is None else interpreter.num_models
 
     def close(self) -> None:
         for interpreter in self.interpreters.values():

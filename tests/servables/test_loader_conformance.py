@@ -69,8 +69,8 @@ def of_models(
     }[request.param]
 
     def num_held() -> int:
-        placed = sum(each.stats().num_models for each in host.interpreters.values())
-        return placed + interpreter.stats().num_models
+        placed = sum(each.num_models for each in host.interpreters.values())
+        return placed + interpreter.num_models
 
     yield Loaders(lambda: make(version), lambda: make(broken), num_held)
     host.close()

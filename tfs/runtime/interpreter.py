@@ -13,48 +13,12 @@ Python would be one more backend: threads of this process that share one model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
-
-
-@dataclass(frozen=True, slots=True)
-class InterpreterStats:
-    """An interpreter at one moment.
-
-    Attributes:
-        num_models: Loaded now.
-        num_queued: Tasks waiting, without the one that runs.
-        num_calls: Calls that ran since the start, failed ones included.
-        num_dropped: Tasks that were cancelled or expired before they ran.
-        num_failed: Calls that ended with an error of the model.
-        num_restarts: How often a dead interpreter was replaced; 0 where one cannot
-            be.
-        busy_s: Seconds spent in calls.
-
-    """
-
-    num_models: int = 0
-    num_queued: int = 0
-    num_calls: int = 0
-    num_dropped: int = 0
-    num_failed: int = 0
-    num_restarts: int = 0
-    busy_s: float = 0.0
-
-    @staticmethod
-    def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
-        """Returns the sums over a group; the number of models is that of its first."""
-        first, *others = each
-        sums = {
-            key: getattr(first, key) + sum(getattr(stats, key) for stats in others)
-            for key in InterpreterStats.__slots__
-        }
-        return InterpreterStats(**{**sums, "num_models": first.num_models})
 
 
 class InterpreterModel(Protocol):
@@ -262,8 +226,9 @@ class Interpreter(Protocol):
         """
         ...
 
-    def stats(self) -> InterpreterStats:
-        """Returns the counters now."""
+    @property
+    def num_models(self) -> int:
+        """How many versions are loaded now."""
         ...
 
     def close(self, deadline_s: float | None = None) -> None:

@@ -134,7 +134,7 @@ def test_a_crash_fails_the_call_that_crashed_and_no_other(
         [[2, 4]],
         [[3, 6]],
     ]
-    assert interpreter.stats().num_restarts == 1
+    assert crashing.num_deaths == 1
     assert pid_of(crashing) != first_pid
     assert is_gone(first_pid)
     assert pid_of(bystander) == other_pid
@@ -182,7 +182,7 @@ def test_a_worker_killed_while_idle_is_replaced_unseen(
     loaded = interpreter.load(package(tmp_path, Scale()))
     pid = pid_of(loaded)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    until(lambda: loaded.num_deaths == 1, "the death")
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     assert pid_of(loaded) != pid
 
@@ -367,7 +367,7 @@ def test_deadlines_of_clients_end_nothing(host: ProcessHost, tmp_path: Path) -> 
     errors = [each for each in outcomes if isinstance(each, ServingError)]
     assert all(isinstance(each, DeadlineExceeded) for each in errors)
     assert len(errors) > 900
-    assert interpreter.stats().num_restarts == 0
+    assert loaded.num_deaths == 0
     assert pid_of(loaded) == pid
 
 
@@ -443,7 +443,7 @@ def test_a_version_that_kills_its_loader_is_refused(
     with pytest.raises(Internal, match=r"deadly/1.*SIGKILL"):
         interpreter.load(deadly)
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-    assert interpreter.stats().num_models == 1
+    assert interpreter.num_models == 1
 
 
 def test_a_version_that_never_loads_is_given_up(
@@ -454,7 +454,7 @@ def test_a_version_that_never_loads_is_given_up(
     endless = package(tmp_path, DiesWhenLoaded(60.0), {"serving_default": signature()})
     with pytest.raises(Internal, match=r"scale/1.*loading took over"):
         interpreter.load(endless)
-    assert interpreter.stats().num_models == 0
+    assert interpreter.num_models == 0
 
 
 def kinds_of_descriptors(pid: int) -> list[str]:
@@ -568,7 +568,7 @@ def test_workers_serve_on_when_the_zygote_is_killed(
     running.outputs()
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     assert pid_of(loaded) == pid
-    assert interpreter.stats().num_restarts == 0
+    assert loaded.num_deaths == 0
 
 
 def test_how_a_worker_ended_is_known_without_its_zygote(
@@ -725,7 +725,7 @@ def test_a_limit_is_the_models_alone(
         answer = ask(loaded, {"x": floats((megabytes, 0))}).outputs()["y"]
         assert values(answer) == [[megabytes, 0]]
     assert isinstance(ask(loaded, {"x": floats((256, 0))}).outcome(), Internal)
-    assert interpreter.stats().num_restarts == 0
+    assert loaded.num_deaths == 0
 
 
 def test_a_leak_ends_one_interpreter_which_comes_back(
@@ -748,7 +748,7 @@ def test_a_leak_ends_one_interpreter_which_comes_back(
     assert "--worker_memory_limit_bytes" in outcome.message
     assert values(ask(loaded, {"x": floats((60, 0))}).outputs()["y"]) == [[60, 0]]
     assert pid_of(loaded) != pid
-    assert interpreter.stats().num_restarts == 1
+    assert loaded.num_deaths == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -765,7 +765,7 @@ def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) 
     assert set(worker.uids()) == {nobody}
     assert set(worker.gids()) == {nobody}
     os.kill(worker.pid, signal.SIGKILL)
-    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    until(lambda: loaded.num_deaths == 1, "the death")
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
 
 

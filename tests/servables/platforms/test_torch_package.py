@@ -108,7 +108,7 @@ def test_version_loads_answers_like_the_module_and_unloads(
     loader.unload()
     with pytest.raises(FailedPrecondition):
         _ = loader.servable
-    assert inline.stats().num_models == 0
+    assert inline.num_models == 0
 
 
 def test_interpreter_is_told_everything_about_the_version(version: Path) -> None:

@@ -16,7 +16,7 @@ from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 
 
 class DlmopenBackend:
@@ -51,7 +51,7 @@ class DlmopenBackend:
 
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
         """Returns ``num_interpreters`` interpreters for one version; all of them if 0."""
-        by_load = sorted(self._interpreters, key=lambda each: each.stats().num_models)
+        by_load = sorted(self._interpreters, key=lambda each: each.num_models)
         num = min(num_interpreters, len(by_load)) or len(by_load)
         return DlmopenGroup(by_load[:num], len(self._interpreters))
 
@@ -110,11 +110,9 @@ class DlmopenGroup:
             self._models.append(group)
         return group
 
-    def stats(self) -> InterpreterStats:
-        """Returns the sums; the number of models is that of one interpreter."""
-        return InterpreterStats.summed(
-            interpreter.stats() for interpreter in self._interpreters
-        )
+    @property
+    def num_models(self) -> int:
+        return self._interpreters[0].num_models
 
     def close(self, deadline_s: float | None = None) -> None:
         """Unloads everything that was loaded here."""

@@ -27,7 +27,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)
@@ -184,8 +184,9 @@ class DlmopenInterpreter:
         assert isinstance(guest, NamespaceModel)
         return DlmopenModel(model, guest)
 
-    def stats(self) -> InterpreterStats:
-        return self._thread.stats()
+    @property
+    def num_models(self) -> int:
+        return self._thread.num_models
 
     def close(self, deadline_s: float | None = None) -> None:
         self._thread.close(deadline_s)
@@ -214,7 +215,7 @@ class DlmopenInterpreter:
             finally:
                 self._calling.end()
             self._num_closings += 1
-            if not self._thread.stats().num_models:
+            if not self._thread.num_models:
                 self._namespace = None
                 dlmopen_namespace.give_back(namespace)
 

@@ -19,7 +19,6 @@ from tfs.core.system.thread_join import join_by
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import finish, queue_full, unloaded
 
 log = logging.getLogger(__name__)
@@ -59,6 +58,7 @@ class CallThreads:
         running: If there is one thread, held while a model runs, by that thread or by
             the loop, which never waits for it. Rank: before ``_lock``. No callback runs
             under it.
+        num_calls: The calls that ran, if there is one thread; ``running`` guards it.
 
     """
 
@@ -89,11 +89,7 @@ class CallThreads:
             for index in range(num_threads)
         ]
         self._is_started = False
-        # Counters, guarded by ``running``, or by the lock if calls overlap.
         self.num_calls = 0
-        self.num_dropped = 0
-        self._num_failed = 0
-        self._busy_s = 0.0
         self._num_torch_threads: dict[int, int] = {}  # by thread
 
     def start(self) -> None:
@@ -102,16 +98,6 @@ class CallThreads:
             self._is_started = True
             for thread in self._threads:
                 thread.start()
-
-    def stats(self) -> InterpreterStats:
-        """Returns the counters; ``busy_s`` adds up all threads."""
-        return InterpreterStats(
-            num_queued=len(self.queue),
-            num_calls=self.num_calls,
-            num_dropped=self.num_dropped,
-            num_failed=self._num_failed,
-            busy_s=self._busy_s,
-        )
 
     def put(self, model: InlineModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once. Never blocks, never raises."""
@@ -214,19 +200,10 @@ class CallThreads:
             self._num_torch_threads[thread] = wanted
         outcome = model.answer(signature_name, inputs)
         call_s = perf_counter() - begun_s
-        if self._overlap:
-            with self._lock:
-                self._count(outcome, call_s)
-        else:
+        if not self._overlap:
             model.last_call_s = call_s
-            self._count(outcome, call_s)
+            self.num_calls += 1
         return outcome, call_s
-
-    def _count(self, outcome: Outcome, call_s: float) -> None:
-        self._busy_s += call_s
-        self.num_calls += 1
-        if isinstance(outcome, ServingError):
-            self._num_failed += 1
 
     # -- on the threads ----------------------------------------------------------
 
@@ -270,6 +247,4 @@ class CallThreads:
                 return self.call(model, task.signature_name, task.inputs)[0]
         if refused is None:
             return self.call(model, task.signature_name, task.inputs)[0]
-        with self._lock:
-            self.num_dropped += 1
         return refused

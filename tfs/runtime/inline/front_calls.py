@@ -84,7 +84,6 @@ class FrontCalls:
             if task is not None:
                 refused = task.begin(self._now(), model.source.id.slashed)
                 if refused is not None:
-                    thread.num_dropped += 1
                     return refused
             try:
                 inputs = make_inputs()

@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal
@@ -32,7 +31,6 @@ from tfs.runtime.inline.call_threads import UNLOAD_WAIT_S, CallThreads
 from tfs.runtime.inline.front_calls import FrontCalls
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.staged_thread import StagedThread
-from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
@@ -85,7 +83,6 @@ class InlineInterpreter:
         self._is_closing = False
         self._models: set[InlineModel] = set()
         self._own_threads: dict[InlineModel, CallThreads | StagedThread] = {}
-        self._past = InterpreterStats()  # of unloaded models with threads of their own
 
     @property
     def name(self) -> str:
@@ -145,12 +142,9 @@ class InlineInterpreter:
         guest.close()
         raise closed(self._name)
 
-    def stats(self) -> InterpreterStats:
-        with self._lock:
-            own, past = list(self._own_threads.values()), self._past
-            here = InterpreterStats(num_models=len(self._models))
-        threads = [each.stats() for each in (self._thread, *own)]
-        return InterpreterStats.summed([here, past, *threads])
+    @property
+    def num_models(self) -> int:
+        return len(self._models)
 
     def close(self, deadline_s: float | None = None) -> None:
         with self._lock:
@@ -224,9 +218,7 @@ class InlineInterpreter:
         """Ends a model's own threads; returns whether they have ended."""
         threads.refuse(unloaded(model.source.id))
         has_ended = threads.join(self._clock.now() + UNLOAD_WAIT_S)
-        spent = replace(threads.stats(), num_queued=0)
         with self._lock:
             self._models.discard(model)
             self._own_threads.pop(model, None)
-            self._past = InterpreterStats.summed([self._past, spent])
         return has_ended

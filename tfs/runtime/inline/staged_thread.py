@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 import torch
 
@@ -16,7 +14,6 @@ from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.torch_tensor import to_torch, to_view
 from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import finish
 
 
@@ -41,10 +38,6 @@ class StagedThread(CallThreads):
         super().__init__(name, max_queued, clock)
         self._guest = guest
 
-    def stats(self) -> InterpreterStats:
-        stats = super().stats()
-        return replace(stats, num_queued=stats.num_queued + len(self._guest.waiting))
-
     def put(self, model: InlineModel, task: InferenceTask) -> None:
         task.arrived_s = self._clock.now()
         super().put(model, task)
@@ -66,9 +59,7 @@ class StagedThread(CallThreads):
                         call.end(refusal)
                     return
                 self._look()
-                begun_s = perf_counter()
                 guest.serve(self._look)
-                self._busy_s += perf_counter() - begun_s
 
     def _look(self) -> None:
         """Takes the tasks that came."""
@@ -105,5 +96,4 @@ class StagedThread(CallThreads):
                 }
         except BaseException as error:  # of a class of the model's own
             found = serving_error(error, self._name)
-        self._count(found, 0.0)
         finish(task, found)

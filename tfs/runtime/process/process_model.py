@@ -23,7 +23,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
 from tfs.runtime.process.worker import Worker
@@ -148,18 +148,6 @@ class ProcessModel(OnAnotherThread):
         """Tasks that wait or run, including those on their way to the loop."""
         version = self._version
         return version.num_waiting + version.num_running + len(self._inbox)
-
-    def stats(self) -> InterpreterStats:
-        """Returns the counts of its calls."""
-        return InterpreterStats.summed(
-            [
-                InterpreterStats(
-                    num_queued=self._version.num_waiting,
-                    num_restarts=self._version.num_deaths,
-                ),
-                self._version.calls.stats(),
-            ]
-        )
 
     # -- calls ----------------------------------------------------------------------------
 

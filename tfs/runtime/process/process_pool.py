@@ -13,7 +13,6 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths
-from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote import Zygote
@@ -59,7 +58,6 @@ class ProcessPool:
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
         self._models: list[ProcessModel] = []
-        self._past = InterpreterStats()  # of what was unloaded
         self._num_loads = 0
         self._is_closed = False
 
@@ -70,7 +68,7 @@ class ProcessPool:
     @property
     def is_spent(self) -> bool:
         """Whether it was used and holds nothing any more."""
-        return self._num_loads > 0 and all(each.is_closed for each in [*self._models])
+        return self._num_loads > 0 and not self.num_models
 
     def start(self) -> None:
         """Does nothing: processes start with what they load."""
@@ -84,7 +82,7 @@ class ProcessPool:
             if self._is_closed:
                 files.close()
                 raise closed(self._name)
-            self._drop_unloaded()
+            self._models = [each for each in self._models if not each.is_closed]
             model = ProcessModel(
                 f"{self._name}.{self._num_loads}",
                 self._loop,
@@ -114,13 +112,9 @@ class ProcessPool:
         with ThreadPoolExecutor(1, f"load-{self._name}", give_way) as thread:
             return thread.submit(VersionFiles.stage, source).result()
 
-    def stats(self) -> InterpreterStats:
-        """Returns the sums over all versions that it has or had."""
-        with self._lock:
-            self._drop_unloaded()
-            here = InterpreterStats(num_models=len(self._models))
-            each = [model.stats() for model in self._models]
-            return InterpreterStats.summed([here, self._past, *each])
+    @property
+    def num_models(self) -> int:
+        return sum(not each.is_closed for each in [*self._models])
 
     def close(self, deadline_s: float | None = None) -> None:
         with self._lock:
@@ -128,11 +122,3 @@ class ProcessPool:
             models = [*self._models]
         for model in models:
             model.close(deadline_s)
-
-    def _drop_unloaded(self) -> None:
-        """Forgets versions that were unloaded, but for what they did. Under the lock."""
-        gone = [each for each in self._models if each.is_closed]
-        if gone:
-            past = [each.stats() for each in gone]
-            self._past = InterpreterStats.summed([self._past, *past])
-            self._models = [each for each in self._models if each not in gone]

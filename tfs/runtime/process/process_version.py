@@ -41,7 +41,7 @@ class ProcessVersion:
         num_workers: How many workers it may have.
 
     Attributes:
-        calls: Its signatures by number, and the counts of its calls.
+        calls: Its signatures by number, and how long calls take.
         workers: The calls of each worker that is ready.
         refusal: Why its tasks are not run; None while they are.
         is_quarantined: Whether it crashed too often to be run any more.
@@ -131,7 +131,6 @@ class ProcessVersion:
             if refused is None:
                 worker.begin(task, now_s)
             else:
-                self.calls.num_dropped += 1
                 finish(task, refused)
 
     def _taker(self) -> WorkerCalls | None:

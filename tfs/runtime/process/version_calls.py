@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
 
 _SMOOTHING: Final = 0.125
@@ -49,9 +48,9 @@ class CallTimes:
 
 
 class VersionCalls:
-    """The signatures of a version as its processes number them, and counts of its calls.
+    """The signatures of a version as its processes number them, and what calls are like.
 
-    Loop-confined; other threads may read the counts.
+    Loop-confined.
 
     Attributes:
         who: The version, for messages.
@@ -62,10 +61,6 @@ class VersionCalls:
         times: How long calls take.
         last_call_s: Seconds that the last call took in its process; None before the
             first.
-        num_calls: Calls that ran.
-        num_dropped: Tasks that ended before they ran.
-        num_failed: Calls that ended with an error of the model.
-        busy_s: Seconds spent in calls.
 
     """
 
@@ -79,16 +74,3 @@ class VersionCalls:
         self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
         self.times = CallTimes()
         self.last_call_s: float | None = None
-        self.num_calls = 0
-        self.num_dropped = 0
-        self.num_failed = 0
-        self.busy_s = 0.0
-
-    def stats(self) -> InterpreterStats:
-        """Returns the counts."""
-        return InterpreterStats(
-            num_calls=self.num_calls,
-            num_dropped=self.num_dropped,
-            num_failed=self.num_failed,
-            busy_s=self.busy_s,
-        )

@@ -290,11 +290,7 @@ class WorkerCalls:
                 call.task.cancel.on_cancel = None
             elif calls:
                 next(iter(calls.values())).begun_s = self._now()
-            version.num_calls += 1
-            version.busy_s += call_s
-            if isinstance(outcome, ServingError):
-                version.num_failed += 1
-            else:
+            if not isinstance(outcome, ServingError):
                 version.times.observe(call.index, call.task.num_rows, call_s)
                 version.last_call_s = call_s
             done.append((call.task, outcome))
