@@ -21,7 +21,7 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method
 from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
+from tfs.handlers.examples.example_rpc import ExampleQuestion, FoundTask
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,

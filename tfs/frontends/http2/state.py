@@ -10,8 +10,7 @@ from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.frontends.http2.sender import Sender
 from tfs.frontends.http2.states import Reaction, Signal, Step, StreamState, step
-from tfs.frontends.http2.stream import Stream
-from tfs.frontends.http2.stream_table import StreamTable
+from tfs.frontends.http2.stream import Stream, StreamTable
 
 WORK_PER_REQUEST: Final = 16
 """What a request counts of the work of a round: one for its head, as any other frame counts,

@@ -1,10 +1,12 @@
-"""One call's stream as its connection sees it."""
+"""The streams of a connection: one for each call, and what is known of those that are gone."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, Final
 
 from tfs.frontends.budget import Ticket
+from tfs.frontends.http2.frames import LARGEST_WINDOW
 from tfs.frontends.http2.outbox import Outbox
 from tfs.frontends.http2.request_head import RequestHead
 from tfs.frontends.http2.states import StreamState
@@ -12,6 +14,8 @@ from tfs.frontends.http2.upload import Upload
 
 STREAM_BYTES: Final = 1024
 """What a stream counts in the budget while it is open."""
+
+_MAX_RECENT_RESETS: Final = 1024
 
 
 class Stream:
@@ -80,3 +84,43 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream {self.id} {self.state.name} {self.head.path}>"
+
+
+class StreamTable:
+    """The streams of one connection. Loop-confined.
+
+    Only live ones are kept. Of the others it is enough to know how far the client has
+    come, and which streams we reset a short while ago.
+
+    Attributes:
+        live: Open streams by id, in the order in which they were opened.
+        last_id: The highest id that the client has opened. Ids that it left out are
+            closed.
+        last_accepted_id: The highest id that is served, which our GOAWAY has told;
+            before it, the highest that there can be.
+
+    """
+
+    __slots__ = ("_resets", "last_accepted_id", "last_id", "live")
+
+    def __init__(self) -> None:
+        self.live: dict[int, Stream] = {}
+        self.last_id = 0
+        self.last_accepted_id = LARGEST_WINDOW
+        self._resets: OrderedDict[int, None] = OrderedDict()
+
+    def state_of(self, stream_id: int) -> StreamState:
+        """Returns the state of any stream, known or not."""
+        stream = self.live.get(stream_id)
+        if stream is not None:
+            return stream.state
+        # Even ids are for servers to open, and this one never does.
+        if stream_id > self.last_id or not stream_id & 1:
+            return StreamState.IDLE
+        return StreamState.RESET if stream_id in self._resets else StreamState.CLOSED
+
+    def remember_reset(self, stream_id: int) -> None:
+        """Notes that we reset a stream, so that frames under way to it are ignored."""
+        self._resets[stream_id] = None
+        if len(self._resets) > _MAX_RECENT_RESETS:
+            self._resets.popitem(last=False)

@@ -12,8 +12,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool, Reserve
-from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
-from tfs.handlers.examples.example_rpc import Write
+from tfs.handlers.examples.example_rpc import ExampleQuestion, FoundTask, Write
 from tfs.handlers.limits.admission import Admission
 
 

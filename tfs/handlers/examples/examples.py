@@ -26,8 +26,12 @@ from tfs.handlers.decode_pool import (
     Reserve,
     reserve_unasked,
 )
-from tfs.handlers.examples.example_question import ExampleQuestion, find_tasks
-from tfs.handlers.examples.example_rpc import ExampleRpc, Write
+from tfs.handlers.examples.example_rpc import (
+    ExampleQuestion,
+    ExampleRpc,
+    Write,
+    find_tasks,
+)
 from tfs.handlers.examples.example_run import ExampleRun
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.request_gate import RequestGate

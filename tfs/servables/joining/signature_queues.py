@@ -23,8 +23,7 @@ from tfs.core.version.model_profile import SignatureProfile, row_limit
 from tfs.servables.joining.batch_runner import BatchRunner, misfit
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.join_key import JoinKeys
-from tfs.servables.joining.large_request import LargeRequest, portion_rows
-from tfs.servables.joining.part_outputs import PartOutputs
+from tfs.servables.joining.large_request import LargeRequest, PartOutputs, portion_rows
 from tfs.servables.joining.signature_counts import MAX_KEYS, SignatureCounts
 from tfs.servables.joining.tensor_join import is_shared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfs.frontends.http2.states import StreamState
-from tfs.frontends.http2.stream_table import StreamTable
+from tfs.frontends.http2.stream import StreamTable
 
 
 def _table(last_id: int) -> StreamTable:
