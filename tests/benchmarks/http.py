@@ -1,7 +1,7 @@
 """`make bench-http`: what a Predict over HTTP costs the server, from socket to socket.
 
 As in `make bench-rpc`, whose identity model and ways it has: every server is pinned to
-one core, the load (h2load --h1) comes from another, a server's CPU is user and system
+one core, the load (h2load --h1, in one row wrk) comes from another, a server's CPU is user and system
 time of its process tree, and what is compared takes turns. Requests in flight are
 connections, one request each, as HTTP's clients have it.
 
@@ -43,7 +43,7 @@ import orjson
 import torch
 
 import tfs.export
-from tests.benchmarks import h2load
+from tests.benchmarks import h2load, wrk
 from tests.benchmarks.fairness import latency_measurer
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
 from tests.benchmarks.many_models import ManyModels
@@ -86,6 +86,8 @@ ROWS = (
         Goal("ratio", ">=", 5),
         ratio="baseline/value",
     ),
+    # The same by the other generator.
+    Row("http/json-cpu-by-wrk/16-in-flight", "us", Goal("value", "<=", 25)),
     Row("http/npy-cpu/16-in-flight", "us", Goal("value", "<=", 20)),
     Row("http/msgpack-cpu/16-in-flight", "us", Goal("value", "<=", 20)),
     Row("http/json-p50-vs-express/one-in-flight", "us", Goal("ratio", "<=", 1.1)),
@@ -376,11 +378,35 @@ def measure_small(report: Report, effort: Effort) -> None:
     ours_us, baseline = runs["json"]["cpu_us"], runs["reference"]["cpu_us"]
     report.record(ROWS[0].name, ours_us, baseline)
     report.record(ROWS[1].name, ours_us, baseline)
-    report.record(ROWS[2].name, runs["npy"]["cpu_us"], baseline)
-    report.record(ROWS[3].name, runs["msgpack"]["cpu_us"], baseline)
-    report.record(ROWS[7].name, runs["oip_grpc"]["cpu_us"], baseline)
-    report.record(ROWS[8].name, runs["oip"]["cpu_us"], baseline)
-    report.record(ROWS[4].name, alone["json"]["p50_us"], alone["express"]["p50_us"])
+    report.record(ROWS[3].name, runs["npy"]["cpu_us"], baseline)
+    report.record(ROWS[4].name, runs["msgpack"]["cpu_us"], baseline)
+    report.record(ROWS[8].name, runs["oip_grpc"]["cpu_us"], baseline)
+    report.record(ROWS[9].name, runs["oip"]["cpu_us"], baseline)
+    report.record(ROWS[5].name, alone["json"]["p50_us"], alone["express"]["p50_us"])
+
+
+def measure_by_wrk(report: Report, effort: Effort) -> None:
+    """Four floats as JSON, with 16 in flight, from wrk."""
+    with Servers(SMALL) as servers:
+        ours, target = servers.tfs()
+        asked = question(servers.inputs, JSON)
+        reply_bytes = ask(target, asked, servers.inputs)
+        cpu = ProcessTreeCpu(ours.process.pid)
+
+        def measure() -> Sample:
+            before_s = cpu.read_s()
+            load = wrk.send(
+                f"http://{target}{asked.path}",
+                asked.body.decode(),
+                asked.headers,
+                num_connections=16,
+                duration_s=max(1, round(effort.round_s)),
+            )
+            load.check(reply_bytes)
+            return {"cpu_us": (cpu.read_s() - before_s) * 1e6 / load.num_done}
+
+        runs = interleave({"json": measure}, num_rounds=effort.num_rounds)
+    report.record(ROWS[2].name, runs["json"]["cpu_us"])
 
 
 def measure_image(report: Report, effort: Effort) -> None:
@@ -414,8 +440,8 @@ def measure_image(report: Report, effort: Effort) -> None:
             num_rounds=effort.num_rounds,
         )
     for row, name, baseline in (
-        (ROWS[5], "npy", "express"),
-        (ROWS[6], "json", "parse"),
+        (ROWS[6], "npy", "express"),
+        (ROWS[7], "json", "parse"),
     ):
         report.record(row.name, runs[name]["cpu_us"], runs[baseline]["cpu_us"])
 
@@ -499,8 +525,8 @@ def measure_metrics(report: Report, effort: Effort) -> None:
             runs = interleave(
                 {"alone": measure, "beside": beside}, num_rounds=effort.num_rounds
             )
-    report.record(ROWS[9].name, statistics.median(pages))
-    report.record(ROWS[10].name, runs["beside"]["p99_us"], runs["alone"]["p99_us"])
+    report.record(ROWS[10].name, statistics.median(pages))
+    report.record(ROWS[11].name, runs["beside"]["p99_us"], runs["alone"]["p99_us"])
 
 
 @contextmanager
@@ -556,8 +582,8 @@ def measure_tracing(report: Report, effort: Effort) -> None:
             num_rounds=effort.num_rounds,
         )
     without_us = runs["without"]["cpu_us"]
-    report.record(ROWS[11].name, runs["off"]["cpu_us"], without_us)
-    report.record(ROWS[12].name, runs["sampled"]["cpu_us"], without_us)
+    report.record(ROWS[12].name, runs["off"]["cpu_us"], without_us)
+    report.record(ROWS[13].name, runs["sampled"]["cpu_us"], without_us)
 
 
 def build_area(effort: Effort) -> Area:
@@ -565,6 +591,9 @@ def build_area(effort: Effort) -> Area:
 
     def small(report: Report) -> None:
         measure_small(report, effort)
+
+    def by_wrk(report: Report) -> None:
+        measure_by_wrk(report, effort)
 
     def image(report: Report) -> None:
         measure_image(report, effort)
@@ -575,7 +604,7 @@ def build_area(effort: Effort) -> Area:
     def tracing(report: Report) -> None:
         measure_tracing(report, effort)
 
-    return Area("http", ROWS, (small, image, metrics, tracing))
+    return Area("http", ROWS, (small, by_wrk, image, metrics, tracing))
 
 
 if __name__ == "__main__":
