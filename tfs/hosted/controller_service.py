@@ -10,7 +10,7 @@ from tfs.core.errors import PermissionDenied, ServingError, serving_error
 from tfs.core.executor import Executor
 from tfs.handlers.messages import CONFIG_BYTES, parse
 from tfs.handlers.open_streams import OpenStreams
-from tfs.handlers.operating.admin_access import AdminFrom, ways_of
+from tfs.handlers.operating.admin_access import AdminAccess, AdminFrom
 from tfs.hosted.controller import Controller
 from tfs.hosted.edits import REQUESTS
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -18,6 +18,34 @@ from tfs.proto.tfs.v1 import controller_pb2 as pb
 SERVICE: Final = "tfs.v1.Controller"
 
 _ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTLS})
+
+
+class ControllerAccess:
+    """Who may operate a fleet. Immutable.
+
+    Args:
+        key: What callers over HTTP may show; empty for none.
+
+    """
+
+    def __init__(self, key: str = "") -> None:
+        self._access = AdminAccess(_ALLOWED, key)
+
+    def check(self, call: Call) -> None:
+        """Returns if this caller may.
+
+        Raises:
+            PermissionDenied: It may not.
+
+        """
+        try:
+            self._access.check(call)
+        except PermissionDenied:
+            raise PermissionDenied(
+                f"{call.peer.address} may not operate this fleet: call from its machine, "
+                "or with a verified certificate; over HTTP with one, or with the key of "
+                "its folder, as Authorization: Bearer KEY"
+            ) from None
 
 
 class ControllerService:
@@ -28,6 +56,7 @@ class ControllerService:
         executor: Runs what blocks on the store.
         streams: Ends watches when the server drains.
         post: Runs a function on the loop.
+        access: Who may call.
 
     """
 
@@ -37,11 +66,13 @@ class ControllerService:
         executor: Executor,
         streams: OpenStreams,
         post: Callable[[Callable[[], None]], None],
+        access: ControllerAccess,
     ) -> None:
         self._controller = controller
         self._executor = executor
         self._streams = streams
         self._post = post
+        self._access = access
 
     def methods(self) -> list[RpcMethod]:
         """Returns the methods, by path."""
@@ -102,11 +133,7 @@ class ControllerService:
 
     def _start(self, call: Call, kind: Any, run: Callable[[Call, Any], None]) -> None:
         try:
-            if not ways_of(call.peer) & _ALLOWED:
-                raise PermissionDenied(
-                    f"{call.peer.address} may not operate this fleet: call from its "
-                    "machine, or with a verified certificate"
-                )
+            self._access.check(call)
             request = parse(kind, call.message, CONFIG_BYTES)
         except ServingError as error:
             call.fail(error)

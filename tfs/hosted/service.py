@@ -19,11 +19,14 @@ from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import HEALTH
 from tfs.handlers.open_streams import OpenStreams
 from tfs.hosted.controller import Controller
-from tfs.hosted.controller_service import ControllerService
+from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
+from tfs.hosted.controller_service import ControllerAccess, ControllerService
 from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import FleetCopy, FleetState, Snapshot, StoreFollower
 from tfs.hosted.jobs.job_keeper import JobKeeper
@@ -37,6 +40,7 @@ from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 
 _NUM_CALLING: Final = 16
+_HTTP_TIMEOUT_S: Final = 60.0  # as long as commands wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class ServiceOptions:
         copy_path: Where the wanted state is kept for a start without the store; empty:
             nowhere.
         model_stores: Where versions of new models are uploaded to, by partition.
+        http_listeners: Where it takes commands over HTTP.
+        http_key: What callers there may show in the place of a certificate; empty:
+            nothing.
 
     """
 
@@ -72,6 +79,8 @@ class ServiceOptions:
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     copy_path: str = ""
     model_stores: Mapping[str, str] = field(default_factory=dict)
+    http_listeners: Sequence[ListenerOptions] = ()
+    http_key: str = field(default="", repr=False)
 
 
 class HostedService:
@@ -130,6 +139,7 @@ class HostedService:
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
         self._transport = ExpressTransport(self._loop, stats=Stats())
+        self._http: HttpTransport | None = None
         self._draining = False
         self._is_keeping = True
 
@@ -150,13 +160,20 @@ class HostedService:
             methods += self.router.methods()
             listeners += self.router.listeners
         if self._controller is not None:
+            access = ControllerAccess(self._options.http_key)
             service = ControllerService(
-                self._controller, self._callers, self._streams, self._loop.post
+                self._controller, self._callers, self._streams, self._loop.post, access
             )
-            methods += service.methods()
+            controlling = service.methods()
+            methods += controlling
         addresses = self._transport.start(
             listeners, {each.path: each for each in methods}
         )
+        if self._controller is not None and self._options.http_listeners:
+            addresses = [
+                *addresses,
+                *self._open_http(ControllerRest(controlling, access)),
+            ]
         self._synchronizer.start()
         self._follower.start()
         return addresses
@@ -168,7 +185,8 @@ class HostedService:
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
         routed = self.router is None or self.router.drain(deadline_s)
-        return self._transport.drain(deadline_s) and routed
+        told = self._http is None or self._http.drain(deadline_s)
+        return self._transport.drain(deadline_s) and told and routed
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
@@ -180,9 +198,20 @@ class HostedService:
         self._synchronizer.close()
         if self.router is not None:
             self.router.close()
+        if self._http is not None:
+            self._http.close()
         self._transport.close()
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
+
+    def _open_http(self, rest: ControllerRest) -> Sequence[str]:
+        options = HttpOptions(
+            max_body_bytes=MAX_BODY_BYTES, request_timeout_s=_HTTP_TIMEOUT_S
+        )
+        self._http = HttpTransport(
+            self._loop, self._transport.budget, options, self._callers
+        )
+        return self._http.start(self._options.http_listeners, rest)
 
     def _follow(self, snapshot: Snapshot) -> None:
         if self._keeper is not None and self._is_keeping:

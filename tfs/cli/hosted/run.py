@@ -9,7 +9,8 @@ import argparse
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import seconds
 from tfs.cli.hosted.controller import (
@@ -55,6 +56,14 @@ def add_run(commands: Subparsers) -> None:
         default=DEFAULT_CONTROLLER,
         metavar="ADDRESS",
         help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
+    )
+    add_http_flags(parser)
+    parser.add_argument(
+        "--control_key",
+        default="",
+        metavar="FILE",
+        help="where a key for commands over HTTP is written at the start (default: "
+        "certificates alone count)",
     )
     parser.add_argument(
         "--copy",
@@ -145,12 +154,13 @@ def _run(arguments: argparse.Namespace) -> int:
     open_missing_streams()
     log_to_stderr("info")
     apply_settings()
-    doors = []
+    doors: dict[str, Any] = {"listeners": []}
     if not arguments.only_routes:
-        doors.append(door(arguments.control, "", "--control"))
+        key_file = Path(arguments.control_key) if arguments.control_key else None
+        doors = control_doors(arguments, key_file)
     options = ServiceOptions(
-        doors,
-        _router(arguments),
+        router=_router(arguments),
+        **doors,
         synchronizing=SynchronizerOptions(
             down_after_s=arguments.down_after_s,
             only_routes=arguments.only_routes,
@@ -273,6 +283,49 @@ def open_store(text: str) -> StateStore:
     return SqliteStore(text)
 
 
+def add_http_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what says where and how commands are taken over HTTP."""
+    parser.add_argument(
+        "--control_http",
+        default="",
+        metavar="ADDRESS",
+        help="where commands are taken over HTTP too, as JSON (default nowhere)",
+    )
+    parser.add_argument(
+        "--control_ssl_config_file",
+        default="",
+        metavar="FILE",
+        help="text SSLConfig with PEM contents: TLS where commands are taken",
+    )
+
+
+def control_doors(
+    arguments: argparse.Namespace, key_file: Path | None
+) -> dict[str, Any]:
+    """Returns where commands are taken, as fields of ServiceOptions.
+
+    A key for callers over HTTP is made and written to a file that its owner alone can
+    read, if there is such a file.
+    """
+    import secrets
+    from dataclasses import replace
+
+    ssl = arguments.control_ssl_config_file
+    doors: dict[str, Any] = {"listeners": [door(arguments.control, ssl, "--control")]}
+    if not arguments.control_http:
+        return doors
+    http = door(arguments.control_http, ssl, "--control_http")
+    doors["http_listeners"] = [replace(http, name="http", protocol="http/1.1")]
+    if key_file is not None:
+        key = secrets.token_urlsafe()
+        key_file.unlink(missing_ok=True)
+        file = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w") as out:
+            out.write(key + "\n")
+        doors["http_key"] = key
+    return doors
+
+
 def door(address: str, ssl_config_file: str, flag: str = "--listen") -> ListenerOptions:
     """Returns where a process listens.
 
@@ -287,7 +340,7 @@ def door(address: str, ssl_config_file: str, flag: str = "--listen") -> Listener
         raise InvalidArgument(f"{flag} takes HOST:PORT or unix:/path: {address}")
     if ssl_config_file and address.startswith("unix:"):
         raise InvalidArgument(
-            "--ssl_config_file is for a TCP port; a socket has no TLS"
+            f"{flag} {address}: certificates are for a TCP port; a socket has no TLS"
         )
     tls = TlsFile(ssl_config_file) if ssl_config_file else None
     return ListenerOptions(flag.strip("-"), address, tls=tls)

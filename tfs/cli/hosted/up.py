@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import replicas
 from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
-from tfs.cli.hosted.run import door, edit_reader, serve_until_told
+from tfs.cli.hosted.run import (
+    add_http_flags,
+    control_doors,
+    edit_reader,
+    serve_until_told,
+)
 from tfs.cli.hosted.upload import add_store_flag, read_stores
 from tfs.cli.printing import mebibytes
 from tfs.cli.sizes import size
@@ -71,6 +76,7 @@ def add_up(commands: Subparsers) -> None:
         metavar="ADDRESS",
         help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
     )
+    add_http_flags(parser)
     add_store_flag(parser, "models in --folder")
     parser.add_argument(
         "--router",
@@ -122,8 +128,8 @@ def _up(arguments: argparse.Namespace) -> int:
     state = FleetState(SqliteStore(str(folder / "fleet.db")))
     channels = JobChannels()
     options = ServiceOptions(
-        [door(arguments.control, "", "--control")],
-        None,
+        router=None,
+        **control_doors(arguments, folder / "control.key"),
         copy_path=str(folder / "fleet.json"),
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
