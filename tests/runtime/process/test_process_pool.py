@@ -58,15 +58,14 @@ def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None
     """As many calls run at once as there are interpreters, each in its process."""
     pool = backend.pool(2)
     model = pool.load(package(tmp_path, Scale()))
-    slow = [ask(model, {"x": floats((0.2, 0))}, "slow") for _ in range(2)]
-    until(lambda: model.num_pending == 2, "both busy")
-    for answer in slow:
-        answer.outputs()
+    slow = [ask(model, {"x": floats((600, 0))}, "slow") for _ in range(2)]
+    until(lambda: model._version.num_running == 2, "both busy")
     assert len(set(model.pids)) == 2
     assert pool.num_models == 1
     assert not pool.is_spent
-    model.unload()
-    assert isinstance(ask(model, X).error(), Unavailable)
+    model.close(time.monotonic())
+    for answer in (*slow, ask(model, X)):
+        assert isinstance(answer.error(), Unavailable)
     assert not model.pids
     assert pool.is_spent
 
