@@ -159,7 +159,10 @@ def test_a_verified_certificate_needs_no_key(ports: list[int], tmp_path: Path) -
 def test_the_key_is_new_and_its_owner_s_alone(tmp_path: Path) -> None:
     """Its file is made anew at each start, whoever could read an older one."""
     arguments = argparse.Namespace(
-        control="127.0.0.1:0", control_http="127.0.0.1:0", control_ssl_config_file=""
+        control="127.0.0.1:0",
+        control_http="127.0.0.1:0",
+        control_ssl_config_file="",
+        identities="",
     )
     file = tmp_path / "control.key"
     file.write_text("old")

@@ -19,6 +19,7 @@ from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import MODEL, Committed, FleetState, Request, Snapshot
+from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 _MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
@@ -55,6 +56,7 @@ class Controller:
         clock: Times waits.
         nudge: Called after a change, so that it is acted on at once.
         model_stores: Where versions of new models are uploaded to, by partition.
+        identities: Whose quotas are kept.
 
     """
 
@@ -65,7 +67,9 @@ class Controller:
         clock: Clock,
         nudge: Callable[[], None] = lambda: None,
         model_stores: Mapping[str, str] | None = None,
+        identities: Identities | None = None,
     ) -> None:
+        self._identities = identities or Identities()
         self._model_stores = model_stores or {}
         self._state = state
         self._reader = reader
@@ -76,11 +80,17 @@ class Controller:
         self._pending: list[_PendingOp] = []
         self._watches: list[_Watch] = []
 
-    def change(self, request: Any, deadline_s: float | None, on_op: OpListener) -> None:
+    def change(
+        self,
+        request: Any,
+        deadline_s: float | None,
+        on_op: OpListener,
+        owner: str = "",
+    ) -> None:
         """Acts on a request that has an Edit; ``on_op`` is called once, on any thread.
 
         It is called when the request is in force, has failed to become so, or was
-        waited for long enough.
+        waited for long enough. A model that is added belongs to ``owner``.
 
         Raises:
             ServingError: It is refused, or nothing is known of what became of it; the
@@ -102,6 +112,7 @@ class Controller:
             asked.if_generation if asked.HasField("if_generation") else None,
         )
         edit = self._reader.read(request, self._state.read())
+        edit = self._identities.owned(edit, owner)
         done = self._state.commit(edit, named)
         self._nudge()
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
@@ -113,13 +124,14 @@ class Controller:
             with self._lock:
                 self._pending.append(pending)
 
-    def simulate(self, asked: pb.SimulateRequest) -> pb.Simulation:
-        """Says what a request would do."""
+    def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
+        """Says what a request of ``owner`` would do."""
         field = asked.WhichOneof("request")
         if field is None:
             raise InvalidArgument("nothing to simulate")
         now = self._state.read()
         edit = self._reader.read(getattr(asked, field), now)
+        edit = self._identities.owned(edit, owner)
         try:
             after = edit.apply(now.fleet)
         except ServingError as error:

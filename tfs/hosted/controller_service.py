@@ -13,6 +13,7 @@ from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminAccess, AdminFrom
 from tfs.hosted.controller import Controller
 from tfs.hosted.edits import REQUESTS
+from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 SERVICE: Final = "tfs.v1.Controller"
@@ -25,14 +26,26 @@ class ControllerAccess:
 
     Args:
         key: What callers over HTTP may show; empty for none.
+        identities: What callers with a certificate may do.
 
     """
 
-    def __init__(self, key: str = "") -> None:
+    def __init__(self, key: str, identities: Identities) -> None:
         self._access = AdminAccess(_ALLOWED, key)
+        self._identities = identities
+
+    def owner(self, call: Call, *, changes: bool) -> str:
+        """Returns the name that a caller goes by, if it may do that.
+
+        Raises:
+            PermissionDenied: It may not.
+
+        """
+        self.check(call)
+        return self._identities.owner(call.peer, changes=changes)
 
     def check(self, call: Call) -> None:
-        """Returns if this caller may.
+        """Returns if this caller may come in.
 
         Raises:
             PermissionDenied: It may not.
@@ -77,10 +90,13 @@ class ControllerService:
     def methods(self) -> list[RpcMethod]:
         """Returns the methods, by path."""
         controller = self._controller
-        answers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-            "GetModel": (pb.GetModelRequest, controller.model),
-            "ListModels": (pb.ListFleetRequest, controller.fleet),
-            "GetOp": (pb.GetOpRequest, controller.op),
+        answers: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+            "GetModel": (pb.GetModelRequest, lambda asked, _: controller.model(asked)),
+            "ListModels": (
+                pb.ListFleetRequest,
+                lambda asked, _: controller.fleet(asked),
+            ),
+            "GetOp": (pb.GetOpRequest, lambda asked, _: controller.op(asked)),
             "Simulate": (pb.SimulateRequest, controller.simulate),
         }
         methods = [
@@ -100,25 +116,26 @@ class ControllerService:
         return [*methods, watch]
 
     def _asking(
-        self, kind: Any, answer: Callable[[Any], Any]
+        self, kind: Any, answer: Callable[[Any, str], Any]
     ) -> Callable[[Call], None]:
-        def run(call: Call, request: Any) -> None:
-            call.reply(answer(request).SerializeToString())
+        def run(call: Call, request: Any, owner: str) -> None:
+            call.reply(answer(request, owner).SerializeToString())
 
         return lambda call: self._start(call, kind, run)
 
     def _changing(self, kind: Any) -> Callable[[Call], None]:
-        def run(call: Call, request: Any) -> None:
+        def run(call: Call, request: Any, owner: str) -> None:
             self._controller.change(
                 request,
                 call.deadline_s,
                 lambda op: call.reply(op.SerializeToString()),
+                owner,
             )
 
-        return lambda call: self._start(call, kind, run)
+        return lambda call: self._start(call, kind, run, changes=True)
 
     def _watch(self, call: StreamCall) -> None:
-        def run(_: Call, request: Any) -> None:
+        def run(_: Call, request: Any, owner: str) -> None:
             def tell(model: pb.ModelInfo | None) -> None:
                 if model is None:
                     self._post(lambda: self._streams.finish(call))
@@ -131,9 +148,16 @@ class ControllerService:
         if self._streams.add(call):
             self._start(call, pb.GetModelRequest, run)
 
-    def _start(self, call: Call, kind: Any, run: Callable[[Call, Any], None]) -> None:
+    def _start(
+        self,
+        call: Call,
+        kind: Any,
+        run: Callable[[Call, Any, str], None],
+        *,
+        changes: bool = False,
+    ) -> None:
         try:
-            self._access.check(call)
+            owner = self._access.owner(call, changes=changes)
             request = parse(kind, call.message, CONFIG_BYTES)
         except ServingError as error:
             call.fail(error)
@@ -141,7 +165,7 @@ class ControllerService:
 
         def work() -> None:
             try:
-                run(call, request)
+                run(call, request, owner)
             except Exception as error:
                 call.fail(serving_error(error, call.method))
 

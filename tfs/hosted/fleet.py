@@ -104,6 +104,8 @@ class HostedModel:
         is_on_demand: Whether servers load it at its first request, and unload it when
             others need its memory.
         cpus: How many processors one replica keeps busy; 0 if nobody said so.
+        owner: The identity that added it, and whose quota it counts against; empty for
+            none.
 
     """
 
@@ -118,6 +120,7 @@ class HostedModel:
     generation: int = 1
     is_on_demand: bool = False
     cpus: float = 0.0
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:

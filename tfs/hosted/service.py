@@ -29,6 +29,7 @@ from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService
 from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import FleetCopy, FleetState, Snapshot, StoreFollower
+from tfs.hosted.identities import Identities
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.local_process import LocalProcesses
 from tfs.hosted.routing.envoy_config import EnvoyOptions
@@ -71,6 +72,7 @@ class ServiceOptions:
         http_listeners: Where it takes commands over HTTP.
         http_key: What callers there may show in the place of a certificate; empty:
             nothing.
+        identities: What callers with a certificate may do and have.
 
     """
 
@@ -81,6 +83,7 @@ class ServiceOptions:
     model_stores: Mapping[str, str] = field(default_factory=dict)
     http_listeners: Sequence[ListenerOptions] = ()
     http_key: str = field(default="", repr=False)
+    identities: Identities = field(default_factory=Identities)
 
 
 class HostedService:
@@ -135,6 +138,7 @@ class HostedService:
                 self._clock,
                 self._synchronizer.nudge,
                 options.model_stores,
+                options.identities,
             )
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
@@ -160,7 +164,7 @@ class HostedService:
             methods += self.router.methods()
             listeners += self.router.listeners
         if self._controller is not None:
-            access = ControllerAccess(self._options.http_key)
+            access = ControllerAccess(self._options.http_key, self._options.identities)
             service = ControllerService(
                 self._controller, self._callers, self._streams, self._loop.post, access
             )

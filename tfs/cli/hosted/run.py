@@ -297,6 +297,13 @@ def add_http_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="text SSLConfig with PEM contents: TLS where commands are taken",
     )
+    parser.add_argument(
+        "--identities",
+        default="",
+        metavar="FILE",
+        help="JSON: roles and quotas by the name of the client certificate (default: "
+        "whoever has a verified one may do everything)",
+    )
 
 
 def control_doors(
@@ -307,23 +314,41 @@ def control_doors(
     A key for callers over HTTP is made and written to a file that its owner alone can
     read, if there is such a file.
     """
-    import secrets
     from dataclasses import replace
+
+    from tfs.hosted.identities import read_identities
 
     ssl = arguments.control_ssl_config_file
     doors: dict[str, Any] = {"listeners": [door(arguments.control, ssl, "--control")]}
+    if arguments.identities:
+        if not ssl:
+            raise InvalidArgument("--identities needs --control_ssl_config_file")
+        try:
+            text = Path(arguments.identities).read_text()
+        except OSError as error:
+            raise InvalidArgument(f"--identities: {error}") from None
+        doors["identities"] = read_identities(text)
     if not arguments.control_http:
         return doors
     http = door(arguments.control_http, ssl, "--control_http")
     doors["http_listeners"] = [replace(http, name="http", protocol="http/1.1")]
     if key_file is not None:
-        key = secrets.token_urlsafe()
-        key_file.unlink(missing_ok=True)
-        file = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "w") as out:
-            out.write(key + "\n")
-        doors["http_key"] = key
+        doors["http_key"] = _make_key(key_file)
     return doors
+
+
+def _make_key(path: Path) -> str:
+    import secrets
+
+    key = secrets.token_urlsafe()
+    try:
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidArgument(f"the key for --control_http: {error}") from None
+    with os.fdopen(file, "w") as out:
+        out.write(key + "\n")
+    return key
 
 
 def door(address: str, ssl_config_file: str, flag: str = "--listen") -> ListenerOptions:

@@ -1,0 +1,156 @@
+"""Who may do what with a fleet, and how much of it: roles and quotas by certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import CLIENT_NAME, Certificates
+from tests.hosted.fleets import MIB, check, server, state_in
+from tfs.client.call_errors import read_error
+from tfs.core.call import ListenerOptions, Peer
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import (
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    ServingError,
+)
+from tfs.hosted import edits
+from tfs.hosted.controller import Controller
+from tfs.hosted.edits import EditReader
+from tfs.hosted.identities import Identities, Identity, read_identities
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.synchronizer import SynchronizerOptions
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
+
+ANN = Peer("192.0.2.1:1", "control", identity=("ann",))
+BOB = Peer("192.0.2.2:1", "control", identity=("something", "bob"))
+
+
+def test_a_name_has_its_role() -> None:
+    """An editor changes, a viewer reads, others get nothing; who shows no name is none."""
+    known = Identities({"ann": Identity("editor"), "bob": Identity("viewer")})
+    assert known.owner(ANN, changes=True) == "ann"
+    assert known.owner(BOB, changes=False) == "bob"
+    with pytest.raises(PermissionDenied, match="bob is a viewer"):
+        known.owner(BOB, changes=True)
+    with pytest.raises(PermissionDenied, match="eve is nobody"):
+        known.owner(Peer("", "control", identity=("eve",)), changes=False)
+    assert known.owner(Peer("127.0.0.1:1", "control", True), changes=True) == ""
+    assert Identities().owner(BOB, changes=True) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "{",
+        '{"ann": {}}',
+        '{"ann": {"role": "owner"}}',
+        '{"ann": {"role": "editor", "max_modells": 1}}',
+        '{"ann": {"role": "editor", "max_models": -1}}',
+        '{"ann": {"role": "editor", "max_models": "1"}}',
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(text: str) -> None:
+    """It is not half believed."""
+    with pytest.raises(InvalidArgument):
+        read_identities(text)
+
+
+def test_quotas_are_kept_and_their_refusals_told(tmp_path: Path) -> None:
+    """What an owner has is counted with all replicas; who has no quota is not counted."""
+    text = '{"ann": {"role": "editor", "max_models": 2, "max_memory_bytes": 41943040}}'
+    known = read_identities(text)
+    state = state_in(tmp_path)
+    for address in ("a", "b"):
+        state.change(edits.put_job(server(address, 1000 * MIB)))
+    reader = EditReader(check, lambda path: 10 * MIB)
+    controller = Controller(state, reader, FakeClock(), identities=known)
+    number = 0
+
+    def ask(request: Any, owner: str = "ann") -> None:
+        nonlocal number
+        number += 1
+        request.edit.request_id, request.edit.wait_s = f"r{number}", 0
+        controller.change(request, None, lambda op: None, owner)
+
+    def add(name: str, owner: str = "ann") -> None:
+        hints = pb.Hints(memory_bytes=20 * MIB)
+        request = pb.AddModelRequest(model=name, base_path=str(tmp_path), hints=hints)
+        ask(request, owner)
+
+    add("one")
+    assert state.read().fleet.models["one"].owner == "ann"
+    with pytest.raises(
+        ResourceExhausted, match=r"ann .* 60.0 MiB .* now 20.0, .* quota is 40.0 MiB"
+    ):
+        # Whoever asks: it is ann's.
+        ask(pb.SetHintsRequest(model="one", hints=pb.Hints(max_replicas=3)), "")
+    told = controller.model(pb.GetModelRequest(model="one", num_changes=5)).changes
+    assert "quota is 40.0 MiB" in told[0].why
+    assert told[1].why.startswith("add-model one by ann; placed on")
+    add("two")
+    simulated = pb.SimulateRequest(
+        add_model=pb.AddModelRequest(model="three", base_path=str(tmp_path))
+    )
+    assert "ann has 2 models" in controller.simulate(simulated, "ann").refusal
+    assert not controller.simulate(simulated, "").refusal
+    with pytest.raises(ResourceExhausted, match="ann has 2 models, and its quota is 2"):
+        add("three")
+    add("theirs", "")
+    ask(pb.RemoveModelRequest(model="one"))
+    add("three")
+    state.store.close()
+
+
+def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """The door asks for the role of the name that TLS verified."""
+    import grpc
+
+    state = state_in(tmp_path)
+    channels, certificates = JobChannels(), Certificates()
+    tls = certificates.tls(mutual=True)
+    service = HostedService(
+        state,
+        channels,
+        ServiceOptions(
+            [ListenerOptions("control", "127.0.0.1:0", tls=tls)],
+            None,
+            SynchronizerOptions(only_routes=True),
+            identities=Identities({CLIENT_NAME: Identity("viewer")}),
+        ),
+        reader=EditReader(check, lambda path: MIB),
+    )
+    (address,) = service.start()
+    credentials = certificates.client_credentials(named=True)
+    with grpc.secure_channel(address, credentials) as channel:
+
+        def ask(method: str, request: Any) -> bytes:
+            call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)
+            try:
+                reply = call(request.SerializeToString(), timeout=PATIENCE_S)
+            except grpc.RpcError as error:
+                raise read_error(error) from error
+            return bytes(reply)
+
+        assert not pb.FleetInfo.FromString(
+            ask("ListModels", pb.ListFleetRequest())
+        ).models
+        request = pb.RemoveModelRequest(edit=pb.Edit(request_id="1"), model="m")
+        with pytest.raises(ServingError, match=f"{CLIENT_NAME} is a viewer"):
+            ask("RemoveModel", request)
+        asked = pb.SimulateRequest(remove_model=pb.RemoveModelRequest(model="m"))
+        assert pb.Simulation.FromString(ask("Simulate", asked)).refusal
+    service.close(MonotonicClock.now() + PATIENCE_S)
+    channels.close()
+    state.store.close()

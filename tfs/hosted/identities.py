@@ -1,0 +1,127 @@
+"""Who may do what with a fleet: names of client certificates, their roles and quotas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tfs.core.call import Peer
+from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
+from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet_state import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a name stands for. Immutable.
+
+    Attributes:
+        role: "viewer" reads; "editor" changes as well, and owns the models that it adds.
+        max_models: How many models it may own; 0 for any number.
+        max_memory_bytes: What they may take, with all the replicas that they may have; 0
+            for any amount.
+
+    """
+
+    role: str
+    max_models: int = 0
+    max_memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.role not in ("viewer", "editor"):
+            raise InvalidArgument(f"a role is viewer or editor: {self.role!r}")
+        for each in (self.max_models, self.max_memory_bytes):
+            if type(each) is not int or each < 0:
+                raise InvalidArgument(f"a quota is a number, 0 or more: {each!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The names that a fleet knows. Immutable; empty: it tells nobody apart."""
+
+    by_name: Mapping[str, Identity] = field(default_factory=dict)
+
+    def owner(self, peer: Peer, *, changes: bool) -> str:
+        """Returns the name that a caller goes by; empty for one without a certificate.
+
+        Args:
+            peer: A caller that may come in.
+            changes: Whether it asks for a change.
+
+        Raises:
+            PermissionDenied: It is not known, or its role does not allow that.
+
+        """
+        if not self.by_name or not peer.identity:
+            return ""
+        known = [name for name in peer.identity if name in self.by_name]
+        if not known:
+            said = ", ".join(peer.identity)
+            raise PermissionDenied(
+                f"{said} is nobody whom this fleet's identities name"
+            )
+        if changes and self.by_name[known[0]].role != "editor":
+            raise PermissionDenied(
+                f"{known[0]} is a viewer, and may change nothing here"
+            )
+        return known[0]
+
+    def owned(self, edit: Edit, owner: str) -> Edit:
+        """Returns an edit that makes ``owner`` own what it adds, within all quotas."""
+        if not self.by_name:
+            return edit
+
+        def apply(fleet: Fleet) -> Fleet:
+            after = edit.apply(fleet)
+            added = after.models.get(edit.model)
+            if owner and added is not None and edit.model not in fleet.models:
+                models = {**after.models, edit.model: replace(added, owner=owner)}
+                after = replace(after, models=models)
+            found = after.models.get(edit.model)
+            if found is not None:
+                self._check(fleet, after, found.owner)
+            return after
+
+        why = f"{edit.why} by {owner}" if owner else edit.why
+        return replace(edit, why=why, apply=apply)
+
+    def _check(self, before: Fleet, after: Fleet, owner: str) -> None:
+        quota = self.by_name.get(owner)
+        if quota is None:
+            return
+        then, now = _taken(before, owner), _taken(after, owner)
+        if quota.max_models and now[0] > max(quota.max_models, then[0]):
+            raise ResourceExhausted(
+                f"{owner} has {then[0]} models, and its quota is {quota.max_models}"
+            )
+        if quota.max_memory_bytes and now[1] > max(quota.max_memory_bytes, then[1]):
+            mebibytes = 1 << 20
+            raise ResourceExhausted(
+                f"{owner} would have models of {now[1] / mebibytes:.1f} MiB with all "
+                f"their replicas, now {then[1] / mebibytes:.1f}, and its quota is "
+                f"{quota.max_memory_bytes / mebibytes:.1f} MiB"
+            )
+
+
+def _taken(fleet: Fleet, owner: str) -> tuple[int, int]:
+    """Returns how many models an owner has, and what they may take."""
+    own = [each for each in fleet.models.values() if each.owner == owner]
+    return len(own), sum(each.memory_bytes * each.max_replicas for each in own)
+
+
+def read_identities(text: str) -> Identities:
+    """Reads {"NAME": {"role": "editor", "max_models": 10, "max_memory_bytes": 1000}}.
+
+    Raises:
+        InvalidArgument: It is something else, or names nobody.
+
+    """
+    try:
+        form = json.loads(text)
+        made = {name: Identity(**each) for name, each in form.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidArgument(f"--identities: {error}") from None
+    if not made:
+        raise InvalidArgument("--identities names nobody")
+    return Identities(made)
