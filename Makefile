@@ -7,7 +7,8 @@
 #
 # Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
 # TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
-# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS, COMPARE_ARGS, SIMULATE_ARGS.
+# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS, COMPARE_ARGS, SIMULATE_ARGS,
+# ENGINES (which tests of engines run).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -26,6 +27,7 @@ SERVE_ARGS ?=
 BENCH_ARGS ?=
 COMPARE_ARGS ?=
 SIMULATE_ARGS ?=
+ENGINES ?= postgres or envoy or browser or ray or kubernetes
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -122,10 +124,10 @@ $(ENGINES_STAMP): $(STAMP)
 	@$(PIP_INSTALL) $(PIP_ARGS) --force-reinstall --no-deps opentelemetry-proto
 	@touch $@
 
-test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL and Envoy, the page in Chromium (.ci/engines)
+test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL, Envoy, Ray and Kubernetes, the page in Chromium (.ci/engines)
 	@echo "==> pytest with engines"
 	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted \
-	  tests/e2e/test_page_in_browser.py -k "postgres or envoy or browser" $(PYTEST_ARGS)
+	  tests/e2e/test_page_in_browser.py -k "$(ENGINES)" $(PYTEST_ARGS)
 
 simulate-hosted: $(STAMP) ## ten thousand models on a thousand nodes in virtual time, in ten minutes
 	@$(BIN)/python -m tests.hosted.simulation $(SIMULATE_ARGS)

@@ -31,7 +31,7 @@ from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import FleetCopy, FleetState, Snapshot, StoreFollower
 from tfs.hosted.identities import Identities
 from tfs.hosted.jobs.job_keeper import JobKeeper
-from tfs.hosted.jobs.local_process import LocalProcesses
+from tfs.hosted.jobs.job_runtime import JobRuntime
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
@@ -107,7 +107,7 @@ class HostedService:
         options: ServiceOptions,
         clock: Clock | None = None,
         reader: EditReader | None = None,
-        runtime: LocalProcesses | None = None,
+        runtime: JobRuntime | None = None,
     ) -> None:
         self._options = options
         self._state = state

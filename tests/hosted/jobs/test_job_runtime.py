@@ -12,18 +12,21 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.hosted.fleets import MIB, server, state_in
+from tests.hosted.jobs.ray_cluster import a_ray_cluster, skip_without_ray
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.jobs.job_keeper import JobKeeper
-from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
+from tfs.hosted.jobs.ray_jobs import RayJobs, connect
 from tfs.testing.patience import PATIENCE_S
 
 SPEC = JobSpec("job", 2, 64 * MIB)
@@ -32,19 +35,23 @@ SPEC = JobSpec("job", 2, 64 * MIB)
 PROGRAM = """
 import os, signal, socket, sys
 folder, path = sys.argv[1:3]
+host, colon, port = path.rpartition(":")
 def note(what):
     with open(folder + "/notes", "a") as file:
         file.write(what + "\\n")
-if os.path.exists(folder + "/../broken"):
+if os.path.exists(folder + "/../../broken"):
     note("broken")
     sys.exit(3)
-listening = socket.socket(socket.AF_UNIX)
-try:
-    os.unlink(path)
-except FileNotFoundError:
-    pass
-listening.bind(path)
-listening.listen()
+if colon:
+    listening = socket.create_server((host, int(port)))
+else:
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listening.bind(path)
+    listening.listen()
 signal.signal(signal.SIGTERM, lambda *_: (note("drained"), sys.exit(0)))
 note("started")
 while True:
@@ -61,26 +68,44 @@ while True:
 """
 
 
+def ask(address: str, what: bytes = b"pid") -> int:
+    """Returns the process that answers at an address; 0 if none does."""
+    host, _, port = address.rpartition(":")
+    is_local = host == "unix"
+    with socket.socket(socket.AF_UNIX if is_local else socket.AF_INET) as asking:
+        if asking.connect_ex(port if is_local else (host, int(port))):
+            return 0
+        asking.sendall(what)
+        return int(asking.recv(100) or b"0")
+
+
 class Runtime:
     """A runtime over a folder, which may be made anew."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, ray: Any) -> None:
+        self.folder, self.ray = folder, ray
         self.made = self.make()
 
-    def make(self) -> LocalProcesses:
-        return LocalProcesses(
-            self.folder / "jobs", self.command, MonotonicClock(), self.is_ready
-        )
+    def make(self) -> JobRuntime:
+        jobs, clock = self.folder / "jobs", MonotonicClock()
+        if self.ray is None:
+            return LocalProcesses(jobs, self.command, clock, self.is_ready)
+        # A shell makes the folder of notes: the command is the same for all replicas.
+        notes = f"{self.folder}/notes-of/$(basename $(dirname $(dirname $1)))"
+        script = f'mkdir -p {notes}; exec {sys.executable} -c "$0" {notes} "$2"'
+        words = ["/bin/sh", "-c", script, PROGRAM, "{folder}", "{host}:{port}"]
+        return RayJobs(self.ray, str(jobs), words, clock, self.is_ready)
 
     def is_ready(self, address: str) -> bool:
-        with socket.socket(socket.AF_UNIX) as asking:
-            return not asking.connect_ex(address.removeprefix("unix:"))
+        return bool(ask(address))
 
     def command(self, place: ReplicaPlace) -> list[str]:
-        notes = self.folder / f"{place.spec.name}-{place.index}"
-        notes.mkdir(exist_ok=True)
+        notes = self.notes_of(place.index, place.spec.name)
+        notes.mkdir(exist_ok=True, parents=True)
         return [sys.executable, "-c", PROGRAM, str(notes), place.socket]
+
+    def notes_of(self, index: int, name: str = "job") -> Path:
+        return self.folder / "notes-of" / f"{name}#{index}"
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Waits for something that the runtime does in a while."""
@@ -93,7 +118,7 @@ class Runtime:
         raise AssertionError(f"{found}, {[self.notes(each) for each in (0, 1)]}")
 
     def notes(self, index: int, name: str = "job") -> list[str]:
-        path = self.folder / f"{name}-{index}" / "notes"
+        path = self.notes_of(index, name) / "notes"
         return path.read_text().split() if path.exists() else []
 
     def is_running(self, number: int, name: str = "job") -> bool:
@@ -106,14 +131,34 @@ class Runtime:
         )
 
     def pids(self) -> list[int]:
-        return list(self.made.pids("job"))
+        found = self.made.replicas("job")
+        return [ask(each.address) if each.address else 0 for each in found]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    skip_without_ray()
+    with a_ray_cluster() as address:
+        found = connect(address)
+        yield found
+        found.shutdown()
+
+
+@pytest.fixture(params=["local", "ray"])
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    ray = request.getfixturevalue("ray") if request.param == "ray" else None
+    yield from runtime_over(ray)
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
+def local() -> Iterator[Runtime]:
+    yield from runtime_over(None)
+
+
+def runtime_over(ray: Any) -> Iterator[Runtime]:
     # Sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="tfs") as folder:
-        made = Runtime(Path(folder))
+        made = Runtime(Path(folder), ray)
         yield made
         assert made.made.drain(MonotonicClock.now() + PATIENCE_S)
         made.made.close()
@@ -143,7 +188,11 @@ def test_a_replica_that_dies_comes_back_where_it_was(runtime: Runtime) -> None:
     assert runtime.pids()[1] == second
     found = runtime.made.replicas("job")
     assert [each.address for each in found] == addresses
-    assert [each.num_restarts for each in found] == [1, 0]
+
+    def restarts() -> list[int]:
+        return [each.num_restarts for each in runtime.made.replicas("job")]
+
+    runtime.until(lambda: restarts() == [1, 0])
 
 
 def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
@@ -172,9 +221,10 @@ def test_a_job_that_is_removed_drains_and_is_forgotten(runtime: Runtime) -> None
 
 
 def test_a_folder_that_somebody_removed_keeps_no_replica_running(
-    runtime: Runtime,
+    local: Runtime,
 ) -> None:
     """What was started here is drained, whatever became of its files."""
+    runtime = local
     runtime.made.ensure(SPEC)
     runtime.until(lambda: runtime.is_running(2))
     shutil.rmtree(runtime.folder / "jobs")
@@ -198,9 +248,10 @@ def test_a_runtime_that_is_made_anew_finds_what_runs(runtime: Runtime) -> None:
 
 
 def test_a_number_that_another_process_has_by_now_is_no_replica(
-    runtime: Runtime,
+    local: Runtime,
 ) -> None:
     """After a restart of the machine, the note of a process may name anybody's."""
+    runtime = local
     place = runtime.folder / "jobs" / "job" / "0"
     place.mkdir(parents=True)
     (place / "process").write_text(f'{{"pid": {os.getpid()}, "birth": "1"}}')
@@ -214,14 +265,11 @@ def test_limits_hold_for_each_replica(runtime: Runtime) -> None:
     runtime.made.ensure(replace(SPEC, cpus=1))
     runtime.until(lambda: runtime.is_running(2))
     for each in runtime.made.replicas("job"):
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(each.address.removeprefix("unix:"))
-            asking.sendall(b"memory")
-            assert asking.recv(100)
+        assert ask(each.address, b"memory")
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["refused", "refused"]
     masks = [psutil.Process(pid).cpu_affinity() for pid in runtime.pids()]
     assert [len(each or ()) for each in masks] == [1, 1]
-    if len(os.sched_getaffinity(0)) > 1:
+    if len(os.sched_getaffinity(0)) > 1 and runtime.ray is None:
         assert masks[0] != masks[1]
 
 
@@ -246,10 +294,10 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
-    runtime: Runtime, tmp_path: Path
+    local: Runtime, tmp_path: Path
 ) -> None:
     """Those that the fleet starts; servers of others are none of its business."""
-    state = state_in(tmp_path)
+    runtime, state = local, state_in(tmp_path)
     keeper = JobKeeper(state, runtime.made)
     state.change(edits.put_job(server("127.0.0.1:1", MIB)))
     state.change(edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))

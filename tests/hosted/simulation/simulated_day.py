@@ -368,7 +368,7 @@ class SimulatedDay:
         self._demand()
 
     def _set_away(self, *, is_away: bool) -> None:
-        self._store.is_away = is_away
+        self._store.is_away = self._servers.is_store_away = is_away
 
     # -- what is looked at --------------------------------------------------------
 

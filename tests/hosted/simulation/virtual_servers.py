@@ -83,6 +83,7 @@ class VirtualServers:
         self.models: Mapping[str, HostedModel] = {}
         self.servers: dict[str, VirtualServer] = {}
         self.cut_off: set[str] = set()
+        self.is_store_away = False
         self.newest: dict[str, int] = {}
         self.bad: set[tuple[str, int]] = set()
         self.loads: dict[str, float] = {}
@@ -134,6 +135,8 @@ class VirtualServers:
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         server = self._reached(address)
+        if self.is_store_away:
+            self._break(f"I6: {address} is told something while the store is away")
         server.source.admit(request)
         listed = request.config.model_config_list.config
         server.told = {each.name: each.traffic.primary for each in listed}

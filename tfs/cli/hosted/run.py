@@ -25,9 +25,12 @@ from tfs.server.system.process_settings import open_missing_streams
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import grpc
+
     from tfs.core.call import ListenerOptions
     from tfs.core.clock import Clock
     from tfs.hosted.edits import EditReader
+    from tfs.hosted.jobs.job_runtime import JobRuntime
     from tfs.hosted.routing.envoy_config import EnvoyOptions
     from tfs.hosted.service import HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
@@ -87,6 +90,30 @@ def add_run(commands: Subparsers) -> None:
         "--take_over",
         action="store_true",
         help="take servers from another fleet, or from a newer copy of this one's store",
+    )
+    parser.add_argument(
+        "--ray",
+        default="",
+        metavar="ADDRESS",
+        help="start the servers of jobs on this Ray cluster: HOST:PORT, or auto",
+    )
+    parser.add_argument(
+        "--kubernetes",
+        default="",
+        metavar="NAMESPACE",
+        help="scale the StatefulSets of jobs in this namespace",
+    )
+    parser.add_argument(
+        "--jobs_folder",
+        default="/tmp/tfs-jobs",
+        metavar="FOLDER",
+        help="with --ray: where each node keeps files of servers (default /tmp/tfs-jobs)",
+    )
+    parser.add_argument(
+        "--server_flags",
+        default="",
+        metavar="FLAGS",
+        help="with --ray: further flags of tfs serve for all servers",
     )
     _add_routing(parser)
     parser.add_argument(
@@ -174,8 +201,11 @@ def _run(arguments: argparse.Namespace) -> int:
         state.read()  # reports a wrong path now, not later
     clock = MonotonicClock()
     channels = JobChannels(credentials_of(arguments))
-    reader = None if arguments.only_routes else edit_reader(may_run_jobs=False)
-    service = HostedService(state, channels, options, clock, reader)
+    runtime = None if arguments.only_routes else _job_runtime(arguments, clock)
+    reader = None
+    if not arguments.only_routes:
+        reader = edit_reader(may_run_jobs=runtime is not None)
+    service = HostedService(state, channels, options, clock, reader, runtime)
 
     def drain() -> bool:
         return service.drain(clock.now() + arguments.drain_timeout_s)
@@ -184,7 +214,36 @@ def _run(arguments: argparse.Namespace) -> int:
         return serve_until_told(service, drain, clock)
     finally:
         channels.close()
+        if runtime is not None:
+            runtime.close()
         state.store.close()
+
+
+def _job_runtime(arguments: argparse.Namespace, clock: Clock) -> JobRuntime | None:
+    """Returns what starts servers; None: others do."""
+    if arguments.kubernetes:
+        from tfs.hosted.jobs import kubernetes_jobs
+
+        api = kubernetes_jobs.connect()
+        return kubernetes_jobs.KubernetesJobs(api, arguments.kubernetes, clock)
+    if not arguments.ray:
+        return None
+    from tfs.hosted.jobs.ray_jobs import RayJobs, connect
+
+    command = [
+        *("{python}", "-m", "tfs", "serve", "--grpc_host={host}", "--port={port}"),
+        *("--source=rpc", "--state_dir={folder}/state"),
+        "--model_memory_limit_bytes={memory_bytes}",
+        *arguments.server_flags.split(),
+    ]
+    channel = credentials_of(arguments)
+    return RayJobs(
+        connect(arguments.ray),
+        arguments.jobs_folder,
+        command,
+        clock,
+        lambda address: is_ready(address, channel),
+    )
 
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
@@ -251,6 +310,26 @@ def serve_until_told(
             service.close(clock.now() + _CLOSE_S)
     say("tfs: stopped")
     return 0 if drained else 1
+
+
+def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -> bool:
+    """Whether the health service at an address says that requests may come."""
+    import grpc
+
+    from tfs.proto.grpc.health.v1 import health_pb2 as pb
+
+    with (
+        grpc.secure_channel(address, credentials)
+        if credentials
+        else grpc.insecure_channel(address)
+    ) as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
+        try:
+            reply = check(pb.HealthCheckRequest().SerializeToString(), timeout=1.0)
+        except grpc.RpcError:
+            return False
+    status = pb.HealthCheckResponse.FromString(reply).status
+    return bool(status == pb.HealthCheckResponse.SERVING)
 
 
 def edit_reader(*, may_run_jobs: bool) -> EditReader:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import replicas
 from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
@@ -16,6 +16,7 @@ from tfs.cli.hosted.run import (
     add_http_flags,
     control_doors,
     edit_reader,
+    is_ready,
     serve_until_told,
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
@@ -117,13 +118,13 @@ def _up(arguments: argparse.Namespace) -> int:
         folder / "jobs",
         lambda place: _server_command(place, flags),
         clock,
-        _is_ready,
+        is_ready,
     )
     routers = LocalProcesses(
         folder / "routers",
         lambda place: _router_command(place, folder, arguments),
         clock,
-        _is_ready,
+        is_ready,
     )
     state = FleetState(SqliteStore(str(folder / "fleet.db")))
     channels = JobChannels()
@@ -201,22 +202,6 @@ def _half_of_memory_bytes() -> int:
     except (OSError, ValueError):  # no container, or one without a limit
         container_bytes = machine_bytes
     return min(machine_bytes, container_bytes) // 2
-
-
-def _is_ready(address: str) -> bool:
-    """Whether the health service at an address says that requests may come."""
-    import grpc
-
-    from tfs.proto.grpc.health.v1 import health_pb2 as pb
-
-    with grpc.insecure_channel(address) as channel:
-        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
-        try:
-            reply = check(pb.HealthCheckRequest().SerializeToString(), timeout=1.0)
-        except grpc.RpcError:
-            return False
-    status = pb.HealthCheckResponse.FromString(reply).status
-    return bool(status == pb.HealthCheckResponse.SERVING)
 
 
 def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:

@@ -29,7 +29,8 @@ class JobKeeper:
             except ServingError as error:
                 log.error("event=job_not_kept job=%s problem=%s", name, error)
                 continue
-            found = tuple(each.address for each in self._runtime.replicas(name))
+            replicas = self._runtime.replicas(name)
+            found = tuple(each.address for each in replicas if each.address)
             if found != job.addresses:
                 self._state.change(edits.set_addresses(name, found))
         for name in self._runtime.jobs():

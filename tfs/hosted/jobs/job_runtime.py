@@ -30,7 +30,8 @@ class Replica:
     """One server of a job. Immutable.
 
     Attributes:
-        address: Its gRPC port, which stays the same when it is started again.
+        address: Its gRPC port, which stays the same when it is started again, at least
+            on the same machine; empty while it has no place.
         is_running: Whether it has a process.
         num_restarts: How often it ended without being told to.
         problem: Why it has no process; empty if it has one.
