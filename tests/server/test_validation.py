@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from managers.serving_map import ServingMap
-from tests.e2e.serving import Serving, config_text, export_scale, write_whole
+from tests.e2e.serving import (
+    Serving,
+    config_text,
+    export_scale,
+    run_command,
+    write_whole,
+)
 from tests.server.environment import config, model
 from tests.server.puppet import PuppetServable
 from tfs.client import Client
@@ -17,6 +23,7 @@ from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, Servi
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
+from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -82,7 +89,8 @@ def checked(
     path: str = "/nowhere",
 ) -> str:
     """Returns why a version is refused; "" if it is not."""
-    check = Validation(lambda _: settings, Lookup(serving), FakeClock()).check
+    made = Validation(lambda _: settings, Lookup(serving), FakeClock(), Stats())
+    check = made.check
     try:
         check(candidate, path)
     except FailedPrecondition as refusal:
@@ -104,6 +112,28 @@ def test_a_version_that_answers_otherwise_is_refused_with_the_figures(
         "a/2: validation against version 1: mean_abs_diff 2 > 0.5 "
         "(after 3 requests, 3 rows compared)"
     )
+
+
+def test_a_version_that_passes_has_its_figures_until_it_goes(requests: str) -> None:
+    """Beside the limits; and how versions fared is counted for each model."""
+    settings, stats = ValidationSettings(FEW, requests), Stats()
+    lookup = Lookup(servable(1, 1.0))
+    validation = Validation(lambda _: settings, lookup, FakeClock(), stats)
+    passed = ServableId("a", 2)
+    validation.check(servable(2, 1.25), "/nowhere")
+    assert validation.report(passed) == (
+        "validation against version 1: mean_abs_diff 0.25 <= 0.5, "
+        "error_rate 0 <= 0 (after 3 requests, 3 rows compared)"
+    )
+    with pytest.raises(FailedPrecondition):
+        validation.check(servable(3, 9.0), "/nowhere")
+    assert not validation.report(ServableId("a", 3))
+    validation.forget(passed)
+    assert not validation.report(passed)
+    assert [(dict(labels), value) for _, labels, value in stats.counters()] == [
+        ({"model": "a", "outcome": "passed"}, 1),
+        ({"model": "a", "outcome": "refused"}, 1),
+    ]
 
 
 def test_a_version_within_the_limits_passes(requests: str) -> None:
@@ -158,6 +188,7 @@ def test_requests_that_cannot_be_read_fail_the_load(
             lambda _: ValidationSettings(FEW, str(path)),
             Lookup(servable(1, 1.0)),
             FakeClock(),
+            Stats(),
         ).check(servable(2, 1.0), "/nowhere")
 
 
@@ -195,4 +226,6 @@ def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
         with Client(server.address) as client:
             x = client.predict("scale", {"x": [[2.0, 2.0]]}, timeout_s=PATIENCE_S)
         assert x.version == 3
+        code, printed = run_command("models", "--json", f"--address={server.address}")
+        assert (code, "validation against version 1: mean" in printed) == (0, True)
         assert server.stop() == 0

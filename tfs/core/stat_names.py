@@ -95,6 +95,10 @@ LOG_DROPPED: Final = "request_log_dropped"
 WARMUP_LATENCY_S: Final = "model_warmup_latency_s"
 """Histogram: replaying a version's warm-up records. Label: model."""
 
+VALIDATIONS: Final = "validations"
+"""Counter: versions compared with the one that served. Labels: model, outcome (passed,
+refused)."""
+
 BATCHES: Final = "batches"
 """Gauge: batches computed. Labels of all batching stats: model, version, signature.
 
@@ -164,6 +168,7 @@ ONLY_GROW: Final = frozenset(
         RPC_LATE_FINISHES,
         LOG_RECORDS,
         LOG_DROPPED,
+        VALIDATIONS,
         BATCHES,
         BATCH_TASKS,
         BATCH_PADDING_ROWS,

@@ -68,6 +68,7 @@ class Loading:
         memory: How much memory models may use together; None if there is no limit.
         expected_answers: What versions say of how long their answers are.
         num_warmed: How many requests each loaded version was warmed up with.
+        validation: Compares versions with those whose place they take.
 
     """
 
@@ -134,6 +135,9 @@ class Loading:
             state_dir=options.state_dir,
             memory=self.memory,
         )
+        self.validation = Validation(
+            self.core.config.validation_settings, self.core.served, clock, stats
+        )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
         self._endings = self.bus.subscribe(self._note_ending)
@@ -176,9 +180,7 @@ class Loading:
         """
         num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
         self.num_warmed[servable.id] = num
-        config, served = self.core.config, self.core.served
-        validation = Validation(config.validation_settings, served, self._clock)
-        validation.check(servable, path)
+        self.validation.check(servable, path)
         self.expected_answers.note(servable)
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
@@ -186,6 +188,7 @@ class Loading:
         if event.event.manager_state is ManagerState.END:
             ended = event.event.id
             self.num_warmed.pop(ended, None)
+            self.validation.forget(ended)
             self.expected_answers.forget(ended)
             self._on_ended(ended)
 

@@ -318,6 +318,7 @@ class ModelServer:
             memory=self._loading.memory,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
             num_warmed=lambda each: self._loading.num_warmed.get(each, 0),
+            validation=self._loading.validation.report,
             figures=self._gate.figures,
             fleet=lambda: claim_report(self._fleet.claim if self._fleet else None),
         )

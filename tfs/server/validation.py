@@ -13,11 +13,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, NotFound, ServingError
 from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
+from tfs.core.stats import Stats
 from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.warmup.warmup_replay import (
     MAX_RECORDS,
@@ -27,7 +29,7 @@ from tfs.handlers.warmup.warmup_replay import (
     read_warmup_requests,
 )
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
-from tfs.server.canary.comparison import Tally, judge, rejection
+from tfs.server.canary.comparison import Tally, approval, judge, rejection
 from tfs.server.canary.trial import owned
 from tfs.server.model_settings import ValidationSettings
 
@@ -41,6 +43,7 @@ class Validation:
         settings_of: Returns what a model's config says; None compares nothing.
         lookup: Finds the version that serves.
         clock: Measures how long answers take.
+        stats: Where comparisons are counted.
 
     """
 
@@ -49,10 +52,21 @@ class Validation:
         settings_of: Callable[[str], ValidationSettings | None],
         lookup: ModelLookup,
         clock: Clock,
+        stats: Stats,
     ) -> None:
+        self._stats = stats
+        self._passed: dict[ServableId, str] = {}
         self._settings_of = settings_of
         self._lookup = lookup
         self._clock = clock
+
+    def report(self, servable_id: ServableId) -> str:
+        """Returns how a version passed, with the figures; "" if nothing was compared."""
+        return self._passed.get(servable_id, "")
+
+    def forget(self, servable_id: ServableId) -> None:
+        """Forgets a version that is gone."""
+        self._passed.pop(servable_id, None)
 
     def check(self, servable: Servable, path: str) -> None:
         """Compares a loaded version with the one that serves; where none does, nothing.
@@ -73,13 +87,17 @@ class Validation:
         with handle as serving:
             tally = self._compared(serving, servable, settings.requests, path)
         figures = tally.figures()
-        why = rejection(judge(settings.limits, figures), figures)
-        compared = (
-            f"{servable.id.slashed}: validation against version {handle.id.version}"
-        )
+        limits = judge(settings.limits, figures)
+        why = rejection(limits, figures)
+        compared = f"validation against version {handle.id.version}"
+        outcome = "refused" if why else "passed"
+        self._stats.counter(stat_names.VALIDATIONS, model=name, outcome=outcome).add()
         if why:
-            raise FailedPrecondition(f"{compared}: {why.removeprefix('guard: ')}")
-        log.info("event=validated why=%r requests=%d", compared, figures.num_samples)
+            raise FailedPrecondition(
+                f"{servable.id.slashed}: {compared}: {why.removeprefix('guard: ')}"
+            )
+        said = self._passed[servable.id] = f"{compared}: {approval(limits, figures)}"
+        log.info("event=validated servable=%s why=%r", servable.id.slashed, said)
 
     def _compared(
         self, serving: Servable, candidate: Servable, requests: str, path: str

@@ -60,6 +60,8 @@ class ProcessFacts:
             None if there is no limit.
         problems: Returns what is wrong with the server, one sentence each.
         num_warmed: Returns how many requests a version was warmed up with.
+        validation: Returns how a version passed the comparison with the one before; "" if
+            nothing was compared.
         figures: Returns the counters of a model's version, by signature.
         fleet: Returns the fleet that it belongs to.
 
@@ -74,6 +76,7 @@ class ProcessFacts:
     memory: ResourceTracker | None = None
     problems: Callable[[], Sequence[str]] = tuple
     num_warmed: Callable[[ServableId], int] = lambda _id: 0
+    validation: Callable[[ServableId], str] = lambda _id: ""
     figures: FiguresOf = lambda _name, _version: {}
     fleet: Callable[[], pb.FleetClaim | None] = lambda: None
 
@@ -265,6 +268,8 @@ class ServerReports:
         except ServingError:
             return report  # it was unloaded meanwhile
         report.load.num_warmup_requests = self._facts.num_warmed(state.id)
+        if passed := self._facts.validation(state.id):
+            report.notes.append(passed)
         with handle as servable:
             try:
                 fill_loaded(report, servable)

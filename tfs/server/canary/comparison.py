@@ -259,6 +259,19 @@ def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
     )
 
 
+def approval(limits: tuple[Limit, ...], figures: Figures) -> str:
+    """Returns what was measured beside the limits that it is within."""
+    within = [
+        f"{each.name.removeprefix('max_')} {each.value:.4g} <= {each.limit:.4g}"
+        for each in limits
+        if each.value is not None
+    ]
+    return (
+        f"{', '.join(within) or 'nothing to compare'} (after {figures.num_samples} "
+        f"requests, {figures.num_rows} rows compared)"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TrialSpan:
     """Figures of the requests within some time; None is not measured in it. Immutable.
