@@ -133,7 +133,11 @@ def measure_transitions(report: Report, effort: Effort) -> None:
 
 
 def measure_control_away(report: Report, effort: Effort) -> None:
-    """Controller, synchronizer and store are away; a server is killed after that."""
+    """Controller, synchronizer and store are away and come back; then they go for good.
+
+    A server and the router that start again after that go on from their last state on
+    disk. No request is under way while the only router is away.
+    """
     with _fleet() as fleet:
         fleet.add_model()
         with fleet.load(effort.rate_per_s) as results:
@@ -145,7 +149,14 @@ def measure_control_away(report: Report, effort: Effort) -> None:
             store.with_suffix(".away").rename(store)
             fleet.start()
             time.sleep(effort.calm_s)
-    failed = _failed(results[0], lambda v: v == 1)
+            fleet.kill_control()
+            store.rename(store.with_suffix(".away"))
+            fleet.start_again(fleet.servers()[0])
+            time.sleep(effort.calm_s)
+        fleet.start_again(*fleet.processes("run"))
+        with fleet.load(effort.rate_per_s) as more:
+            time.sleep(effort.calm_s)
+    failed = sum(_failed(each, lambda v: v == 1) for each in (*results, *more))
     report.record("hosted/failed/control-away", failed)
 
 

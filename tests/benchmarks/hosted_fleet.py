@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -16,7 +17,7 @@ import grpc
 import psutil
 
 from tests.benchmarks.open_loop import OpenLoopResult, open_loop
-from tests.benchmarks.server_process import ServerProcess
+from tests.benchmarks.server_process import ROOT, ServerProcess
 from tfs.core.dtype import BOOL, INT64, STRING
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version.manifest import Producer
@@ -108,6 +109,17 @@ class LocalFleet:
             os.kill(self._up.pid, signal.SIGKILL)
             self._up.__exit__(None, None, None)
             self._up = None
+
+    def start_again(self, process: psutil.Process) -> None:
+        """Kills a process and starts another as it was started; waits for the router."""
+        command = process.cmdline()
+        process.kill()
+        process.wait(ANSWER_S)
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        quiet = subprocess.DEVNULL
+        subprocess.Popen(command, cwd=ROOT, env=env, stdout=quiet, stderr=quiet)
+        with grpc.insecure_channel(self.router) as channel:
+            grpc.channel_ready_future(channel).result(ANSWER_S)
 
     def processes(self, *words: str) -> Sequence[psutil.Process]:
         """Returns the fleet's processes whose command line has one of these words."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 
 from tests.e2e.serving import Serving, run_command
@@ -138,6 +139,24 @@ def test_an_incomplete_message_unloads_nothing(server: Server, scale: Path) -> N
     assert "incomplete" in said
     assert server.models == {"scale"}
     assert server.told(sequence=4) == "OK"
+    assert server.models == set()
+
+
+def test_what_cannot_be_kept_is_not_acknowledged(server: Server, scale: Path) -> None:
+    """On a full disk it says so and serves on; the same message counts once there is room."""
+    assert server.told(scale) == "OK"
+    server.serving.wait_for("scale/2 is available")
+    process = psutil.Process(server.serving.process.pid)
+    _, most = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (1, most))
+    assert server.told(epoch=2).startswith(
+        "UNAVAILABLE cannot keep what the fleet says"
+    )
+    with Client(server.serving.address, timeout_s=PATIENCE_S) as client:
+        assert client.predict("scale", {"x": X}).version == 2
+    assert server.claim.epoch == 1
+    process.rlimit(psutil.RLIMIT_FSIZE, (most, most))
+    assert server.told(epoch=2) == "OK"
     assert server.models == set()
 
 

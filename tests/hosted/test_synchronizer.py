@@ -470,6 +470,21 @@ def test_a_start_without_the_store_goes_on_from_the_copy(bench: Bench) -> None:
     assert bench.routes == {"m": ("a",)}
 
 
+def test_a_start_with_a_store_that_is_empty_goes_on_from_the_copy(bench: Bench) -> None:
+    """Who opens a store whose file went makes a new one, in which there is no model."""
+    bench.look_for(3)
+    for each in list(bench.path.iterdir()):
+        if "fleet.db" in each.name:
+            each.rename(bench.path / f"kept-{each.name}")
+    bench.routes = {}
+    bench.state = FleetState(SqliteStore(str(bench.path / "fleet.db"), bench.clock))
+    again = bench.make()
+    for _ in range(2):
+        with pytest.raises(FailedPrecondition, match="older copy"):
+            again.look()
+    assert bench.routes == {"m": ("a",)}
+
+
 def test_one_of_two_synchronizers_leads(bench: Bench) -> None:
     """The other takes its place when it is gone, and it tells nobody when it is back."""
     other = bench.make(name="other")

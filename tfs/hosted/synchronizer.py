@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config
@@ -232,7 +232,7 @@ class Synchronizer:
         """
         trouble: ServingError | None = None
         try:
-            self._last = self._state.read()
+            self._last = self._read()
             self._copy.keep(self._last)
         except ServingError as error:
             trouble, self._lease = error, None
@@ -264,6 +264,22 @@ class Synchronizer:
         self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
         self._settled = moment
         return fleet
+
+    def _read(self) -> Snapshot:
+        """Returns what is in the store; fails at a start whose copy is newer than that."""
+        found = self._state.read()
+        known = self._last or self._copy.read()
+        if (
+            known is not None
+            and known.revision > found.revision
+            and not self._options.take_over
+        ):
+            raise FailedPrecondition(
+                f"the store is at revision {found.revision}, and revision "
+                f"{known.revision} was seen here: it is an older copy, or its file went; "
+                "put the newest back, or say --take_over"
+            )
+        return found
 
     def _is_settled(self, moment: tuple[object, ...]) -> bool:
         """Whether nothing changed since servers were told and the store was.

@@ -15,6 +15,7 @@ from tfs.core.errors import Aborted, FailedPrecondition, Unavailable
 from tfs.hosted.store.postgres_store import PostgresStore
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.store.state_store import StateStore, Transaction
+from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
 Opener = Callable[[], StateStore]
@@ -202,6 +203,28 @@ def test_who_lost_a_lease_changes_nothing(opener: Opener) -> None:
     assert again is not None
     with pytest.raises(Aborted):
         one.transact(lambda t: t.put("model", "a", "4"), old)
+
+
+def test_a_clock_that_is_set_makes_no_second_leader(tmp_path: Path) -> None:
+    """Forward it ends a lease early, backward it would keep one that nobody renews."""
+    clock, path = FakeClock(), str(tmp_path / "fleet.db")
+    with (
+        contextlib.closing(SqliteStore(path, clock)) as one,
+        contextlib.closing(SqliteStore(path, clock)) as other,
+    ):
+        old = one.acquire("eu", "a", 5.0)
+        clock.set_wall(clock.wall_s() + 3600)
+        new = other.acquire("eu", "b", 5.0)
+        assert new is not None
+        with pytest.raises(Aborted):
+            one.transact(lambda t: t.put("model", "a", "1"), old)
+        clock.set_wall(clock.wall_s() - 7200)
+        again = one.acquire("eu", "a", 5.0)
+        assert again is not None
+        with pytest.raises(Aborted):
+            other.transact(lambda t: t.put("model", "a", "2"), new)
+        assert other.acquire("eu", "b", 5.0) is None
+        assert one.transact(lambda t: t.put("model", "a", "3"), again) == 1
 
 
 def test_old_changes_go_and_a_late_reader_gets_a_snapshot(
