@@ -54,6 +54,7 @@ def test_a_name_has_its_role() -> None:
         "{",
         '{"ann": {}}',
         '{"ann": {"role": "owner"}}',
+        '{"ann": {"role": "editor", "instance": "test"}}',
         '{"ann": {"role": "editor", "max_modells": 1}}',
         '{"ann": {"role": "editor", "max_models": -1}}',
         '{"ann": {"role": "editor", "max_models": "1"}}',
@@ -108,6 +109,31 @@ def test_quotas_are_kept_and_their_refusals_told(tmp_path: Path) -> None:
     add("theirs", "")
     ask(pb.RemoveModelRequest(model="one"))
     add("three")
+    state.store.close()
+
+
+def test_prod_takes_the_place_of_temp_and_not_the_other_way(tmp_path: Path) -> None:
+    """What gives way says so; a model of Temp that finds no room is refused."""
+    known = Identities({"tim": Identity("editor", instance="temp")})
+    state = state_in(tmp_path)
+    state.change(edits.put_job(server("a", 100 * MIB)))
+    reader = EditReader(check, lambda path: 30 * MIB)  # twice, while versions change
+    controller = Controller(state, reader, FakeClock(), identities=known)
+
+    def add(name: str, owner: str) -> None:
+        request = pb.AddModelRequest(model=name, base_path=str(tmp_path))
+        request.edit.request_id, request.edit.wait_s = name, 0
+        controller.change(request, None, lambda op: None, owner)
+
+    add("temp", "tim")
+    with pytest.raises(ResourceExhausted, match="no room"):
+        add("temp2", "tim")
+    add("prod", "")
+    assert state.read().fleet.placement == {"temp": (), "prod": ("a",)}
+    told = controller.model(pb.GetModelRequest(model="temp", num_changes=1)).changes
+    assert told[0].why.startswith("add-model prod; taken from a")
+    with pytest.raises(ResourceExhausted, match="no room"):
+        add("temp3", "tim")
     state.store.close()
 
 

@@ -158,3 +158,18 @@ def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
     assert free_bytes({**rare, **models(always=6)}, jobs(a=10), placed.jobs) == {"a": 0}
     spread = place(rare, jobs(a=10, b=20, c=30), {})
     assert sorted(spread.jobs.values()) == [("a",), ("b",), ("c",)]
+
+
+def test_temp_has_what_prod_leaves() -> None:
+    """A model of Temp moves, or goes, where Prod needs its room; it never takes Prod's."""
+    temp = replace(models(temp=6)["temp"], is_temp=True)
+    both = {**models(prod=8), "temp": temp}
+    before = {"temp": ("a",)}
+    assert place(both, jobs(a=10, b=10), before).jobs["temp"] == ("a",)
+    placed = place(both, jobs(a=10, b=6), before)
+    assert placed == Placement({"prod": ("a",), "temp": ("b",)}, {})
+    placed = place(both, jobs(a=10), before)
+    assert placed == Placement({"prod": ("a",), "temp": ()}, {"temp": 1})
+    large = replace(temp, memory_bytes=10)
+    placed = place({**both, "temp": large}, jobs(a=10, b=4), {"prod": ("a",)})
+    assert placed == Placement({"prod": ("a",), "temp": ()}, {"temp": 1})

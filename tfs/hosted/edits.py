@@ -489,7 +489,8 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
     """Returns ``after`` with its models placed.
 
     Raises:
-        ResourceExhausted: A model that had a place, or asks for one, has none.
+        ResourceExhausted: A model that had a place, or asks for one, has none; those of
+            Temp that are not asked for give way.
 
     """
     missing = place(after.models, after.jobs, after.placement)
@@ -497,6 +498,9 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
         name: short
         for name, short in missing.shortfall.items()
         if short > _shortfall(before, name)
+        and not (
+            after.models[name].is_temp and after.models[name] is before.models.get(name)
+        )
     }
     if worse:
         model = after.models[min(worse)]

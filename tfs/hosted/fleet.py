@@ -106,6 +106,7 @@ class HostedModel:
         cpus: How many processors one replica keeps busy; 0 if nobody said so.
         owner: The identity that added it, and whose quota it counts against; empty for
             none.
+        is_temp: Whether it belongs to the instance Temp, and has what Prod leaves.
 
     """
 
@@ -121,6 +122,7 @@ class HostedModel:
     is_on_demand: bool = False
     cpus: float = 0.0
     owner: str = ""
+    is_temp: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tfs.core.call import Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
+from tfs.hosted.edits import add_model
 from tfs.hosted.fleet import Fleet
 from tfs.hosted.fleet_state import Edit
 
@@ -18,6 +19,7 @@ class Identity:
 
     Attributes:
         role: "viewer" reads; "editor" changes as well, and owns the models that it adds.
+        instance: "prod", or "temp": its models give way to those of Prod.
         max_models: How many models it may own; 0 for any number.
         max_memory_bytes: What they may take, with all the replicas that they may have; 0
             for any amount.
@@ -25,12 +27,15 @@ class Identity:
     """
 
     role: str
+    instance: str = "prod"
     max_models: int = 0
     max_memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.role not in ("viewer", "editor"):
             raise InvalidArgument(f"a role is viewer or editor: {self.role!r}")
+        if self.instance not in ("prod", "temp"):
+            raise InvalidArgument(f"an instance is prod or temp: {self.instance!r}")
         for each in (self.max_models, self.max_memory_bytes):
             if type(each) is not int or each < 0:
                 raise InvalidArgument(f"a quota is a number, 0 or more: {each!r}")
@@ -76,8 +81,9 @@ class Identities:
             after = edit.apply(fleet)
             added = after.models.get(edit.model)
             if owner and added is not None and edit.model not in fleet.models:
-                models = {**after.models, edit.model: replace(added, owner=owner)}
-                after = replace(after, models=models)
+                is_temp = self.by_name[owner].instance == "temp"
+                own = replace(added, owner=owner, is_temp=is_temp)
+                after = add_model(own).apply(fleet)
             found = after.models.get(edit.model)
             if found is not None:
                 self._check(fleet, after, found.owner)

@@ -9,7 +9,8 @@ are loaded on demand go to the job with the fewest of them, and take together wh
 largest of them takes. If that leaves models without a place, everything is packed anew,
 each where it was if there is room, and if that is not enough, each wherever it fits. A new
 packing is used if it leaves out fewer. Models move then, but none is without a
-place meanwhile (:func:`~tfs.hosted.synchronizer.wanted_models`).
+place meanwhile (:func:`~tfs.hosted.synchronizer.wanted_models`). If models of Prod still lack a place,
+they are placed as if there were no others, and models of Temp in what they leave.
 
 ("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
 given model and selects a serving job that has enough memory capacity".)
@@ -52,6 +53,22 @@ def place(
         before: Where models are now.
 
     """
+    found = _placed(models, jobs, before)
+    prod = {name: each for name, each in models.items() if not each.is_temp}
+    if len(prod) == len(models) or not found.shortfall.keys() & prod:
+        return found
+    packing = _Packing(models, jobs)
+    packing.keep(_placed(prod, jobs, before).jobs)
+    packing.keep({name: at for name, at in before.items() if name not in prod})
+    packing.fill({})
+    return packing.placement()
+
+
+def _placed(
+    models: Mapping[str, HostedModel],
+    jobs: Mapping[str, Job],
+    before: Mapping[str, tuple[str, ...]],
+) -> Placement:
     found = _settled(models, jobs, before)
     # A model that has a place keeps it. A full fleet takes no model away for another.
     placed = [name for name, at in found.jobs.items() if at]
