@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.hosted.fleets import MIB, EditedFleet, model
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
+from tfs.hosted.fleet_state import Edit
 from tfs.hosted.load_following import LoadFollowing, LoadOptions, Scaling
 from tfs.hosted.reports import JobReport
 
@@ -102,6 +104,26 @@ def test_a_job_has_as_many_replicas_as_the_busiest_of_its_models_wants() -> None
     assert there.apply(edits.follow_load({"n": 4})).jobs["j"].num_replicas == 4
     assert there.apply(edits.follow_load({"n": 1})).jobs["j"].num_replicas == 3
     assert there.apply(edits.follow_load({"m": 1})).jobs["j"].num_replicas == 2
+
+
+def test_a_hint_has_the_servers_of_a_job_started_before_the_load_comes() -> None:
+    """Within the job's bounds; beyond them it is refused."""
+    job = Job(
+        "j", 100 * MIB, num_replicas=2, is_ours=True, min_replicas=2, max_replicas=4
+    )
+    there = EditedFleet(job)
+    there.apply(edits.add_model(model("m", MIB, 1, 9)))
+
+    def hint(number: int) -> Edit:
+        return edits.update_model(
+            "m",
+            lambda m: replace(m, min_replicas=number, num_replicas=number),
+            "set-hints",
+        )
+
+    assert there.apply(hint(4)).jobs["j"].num_replicas == 4
+    with pytest.raises(ResourceExhausted):
+        there.apply(hint(5))
 
 
 @pytest.mark.parametrize("field", ["per_replica", "window_s", "panic_s"])

@@ -163,7 +163,8 @@ def update_model(
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
         after = replace(update(model), generation=model.generation + 1)
-        return _complete(fleet, _with(fleet, after))
+        # A hint comes before the load does: its job grows now.
+        return _complete(fleet, _with_jobs_for(_with(fleet, after), name))
 
     return Edit(f"{why} {name}", apply, model=name)
 
