@@ -143,14 +143,13 @@ def measure_control_away(report: Report, effort: Effort) -> None:
         with fleet.load(effort.rate_per_s) as results:
             time.sleep(1.0)
             fleet.kill_control()
-            store = fleet.folder / "f" / "fleet.db"
-            store.rename(store.with_suffix(".away"))
+            fleet.hide_store()
             time.sleep(effort.away_s)
-            store.with_suffix(".away").rename(store)
+            fleet.put_store_back()
             fleet.start()
             time.sleep(effort.calm_s)
             fleet.kill_control()
-            store.rename(store.with_suffix(".away"))
+            fleet.hide_store()
             fleet.start_again(fleet.servers()[0])
             time.sleep(effort.calm_s)
         fleet.start_again(*fleet.processes("run"))

@@ -110,6 +110,19 @@ class LocalFleet:
             self._up.__exit__(None, None, None)
             self._up = None
 
+    def hide_store(self) -> None:
+        """Takes the store's files away, with its log, which has the last changes."""
+        (away := self.folder / "away").mkdir(exist_ok=True)
+        for each in (self.folder / "f").glob("fleet.db*"):
+            each.rename(away / each.name)
+
+    def put_store_back(self) -> None:
+        """Puts them back, in the place of what somebody made there meanwhile."""
+        for each in (self.folder / "f").glob("fleet.db*"):
+            each.unlink()
+        for each in (self.folder / "away").iterdir():
+            each.rename(self.folder / "f" / each.name)
+
     def start_again(self, process: psutil.Process) -> None:
         """Kills a process and starts another as it was started; waits for the router."""
         command = process.cmdline()
