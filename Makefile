@@ -22,7 +22,8 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 # How many processes share the suite. A file's tests stay together, and nothing of them is
 # tuned to be alone: PYTEST_PROCESSES=0 runs all in one process, as a debugger wants it.
-PYTEST_PROCESSES ?= 2
+# Three on two cores, because half of the time a test waits for processes that it started.
+PYTEST_PROCESSES ?= 3
 SERVE_ARGS ?=
 BENCH_ARGS ?=
 COMPARE_ARGS ?=
@@ -82,7 +83,8 @@ serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model
 test: $(STAMP) ## the whole suite, without the stress tests
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -q \
-	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
+	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile --no-loadscope-reorder \
+	  $(PYTEST_ARGS)
 
 check: $(STAMP) ## style, types, import contracts, generated code
 	@echo "==> ruff"
