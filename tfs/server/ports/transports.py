@@ -42,6 +42,7 @@ def make_transport(
     loop: ServingLoop,
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
+    on_scarcity: Callable[[], None] = lambda: None,
     answer_sizes: AnswerSizes | None = None,
     budget: MemoryBudget | None = None,
 ) -> Transport:
@@ -53,6 +54,8 @@ def make_transport(
         stats: Gets the transport's counters.
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
+        on_scarcity: Called on the loop while requests wait for memory, at once and then
+            about once a second, if the transport can tell.
         answer_sizes: What is known of models' answers before anybody asked.
         budget: The memory that clients can make the server take, shared with HTTP.
 
@@ -66,6 +69,7 @@ def make_transport(
             express_options(options),
             stats=stats,
             on_large_message=on_large_message,
+            on_scarcity=on_scarcity,
             answer_sizes=answer_sizes,
             budget=budget,
         )
