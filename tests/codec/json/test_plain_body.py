@@ -54,6 +54,7 @@ def test_an_integer_is_rounded_once() -> None:
     [
         '{"instances":[[true,1]]}',
         '{"instances":[[false,1]]}',
+        '{"in\\u0073tances":[[false,1]]}',
         '{"instances":[["1",2]]}',
         '{"instances":[[1,2]],"instances":[[3,4]]}',
         '{"instances":[[1,2]],"signature_name":"other"}',
