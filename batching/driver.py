@@ -206,8 +206,8 @@ class BatchDriver:
 
         ``function`` gets the items of a batch and returns one result per item, in
         order. A result that is an exception fails its item. If the function raises, the
-        batch is run again in halves, so it should not have side effects. ``timeout_s`` applies to each item that has none of its
-        own.
+        batch is run again in halves, so it should not have side effects. ``timeout_s``
+        applies to each item that has none of its own.
 
         Raises:
             Unavailable: The driver is closed.

@@ -15,12 +15,12 @@ import pytest
 
 from tests.certificates import Certificates
 from tests.hosted.fleets import MIB, server, state_in
-from tfs.cli.hosted.run import control_doors, edit_reader
+from tfs.cli.hosted.run import control_options, edit_reader
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.patience import PATIENCE_S
@@ -50,11 +50,9 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
         state,
         channels,
         ServiceOptions(
-            [],
+            ControlOptions(http_listeners=doors, http_key=KEY),
             None,
             SynchronizerOptions(only_routes=True),
-            http_listeners=doors,
-            http_key=KEY,
         ),
         reader=edit_reader(may_run_jobs=False),
     )
@@ -167,12 +165,12 @@ def test_the_key_is_new_and_its_owner_s_alone(tmp_path: Path) -> None:
     file = tmp_path / "control.key"
     file.write_text("old")
     file.chmod(0o644)
-    made = ServiceOptions(router=None, **control_doors(arguments, file))
+    made = control_options(arguments, file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().strip() == made.http_key != "old"
     assert made.http_key not in repr(made)
-    without = ServiceOptions(router=None, **control_doors(arguments, None))
+    without = control_options(arguments, None)
     assert not without.http_key
     arguments.control_http = ""
-    closed = ServiceOptions(router=None, **control_doors(arguments, file))
+    closed = control_options(arguments, file)
     assert not closed.http_listeners

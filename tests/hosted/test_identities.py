@@ -23,7 +23,7 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.edits import EditReader
 from tfs.hosted.identities import Identities, Identity, read_identities
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -150,10 +150,12 @@ def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
         state,
         channels,
         ServiceOptions(
-            [ListenerOptions("control", "127.0.0.1:0", tls=tls)],
+            ControlOptions(
+                [ListenerOptions("control", "127.0.0.1:0", tls=tls)],
+                identities=Identities({CLIENT_NAME: Identity("viewer")}),
+            ),
             None,
             SynchronizerOptions(only_routes=True),
-            identities=Identities({CLIENT_NAME: Identity("viewer")}),
         ),
         reader=EditReader(check, lambda path: MIB),
     )

@@ -59,31 +59,43 @@ class PythonRouterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """What a process of a fleet does. Immutable.
+class ControlOptions:
+    """Where commands are taken, and from whom. Immutable.
 
     Attributes:
-        listeners: Where it takes commands.
-        router: How it answers requests for models; None: it does not.
-        synchronizing: How jobs are watched and told what to serve.
-        copy_path: Where the wanted state is kept for a start without the store; empty:
-            nowhere.
-        model_stores: Where versions of new models are uploaded to, by partition.
-        http_listeners: Where it takes commands over HTTP.
+        listeners: Where they are taken over gRPC.
+        http_listeners: Where they are taken over HTTP.
         http_key: What callers there may show in the place of a certificate; empty:
             nothing.
         identities: What callers with a certificate may do and have.
 
     """
 
-    listeners: Sequence[ListenerOptions]
+    listeners: Sequence[ListenerOptions] = ()
+    http_listeners: Sequence[ListenerOptions] = ()
+    http_key: str = field(default="", repr=False)
+    identities: Identities = field(default_factory=Identities)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What a process of a fleet does. Immutable.
+
+    Attributes:
+        control: Where it takes commands.
+        router: How it answers requests for models; None: it does not.
+        synchronizing: How jobs are watched and told what to serve.
+        copy_path: Where the wanted state is kept for a start without the store; empty:
+            nowhere.
+        model_stores: Where versions of new models are uploaded to, by partition.
+
+    """
+
+    control: ControlOptions
     router: PythonRouterOptions | EnvoyOptions | None
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     copy_path: str = ""
     model_stores: Mapping[str, str] = field(default_factory=dict)
-    http_listeners: Sequence[ListenerOptions] = ()
-    http_key: str = field(default="", repr=False)
-    identities: Identities = field(default_factory=Identities)
 
 
 class HostedService:
@@ -138,7 +150,7 @@ class HostedService:
                 self._clock,
                 self._synchronizer.nudge,
                 options.model_stores,
-                options.identities,
+                options.control.identities,
             )
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
@@ -159,12 +171,13 @@ class HostedService:
             RpcMethod(f"/{HEALTH}/Check", self._health.check),
             RpcMethod(f"/{HEALTH}/Watch", self._health.watch, MethodKind.SERVER_STREAM),
         ]
-        listeners = list(self._options.listeners)
+        listeners = list(self._options.control.listeners)
         if self.router is not None:
             methods += self.router.methods()
             listeners += self.router.listeners
         if self._controller is not None:
-            access = ControllerAccess(self._options.http_key, self._options.identities)
+            control = self._options.control
+            access = ControllerAccess(control.http_key, control.identities)
             service = ControllerService(
                 self._controller, self._callers, self._streams, self._loop.post, access
             )
@@ -173,7 +186,7 @@ class HostedService:
         addresses = self._transport.start(
             listeners, {each.path: each for each in methods}
         )
-        if self._controller is not None and self._options.http_listeners:
+        if self._controller is not None and self._options.control.http_listeners:
             addresses = [
                 *addresses,
                 *self._open_http(ControllerRest(controlling, access)),
@@ -215,7 +228,7 @@ class HostedService:
         self._http = HttpTransport(
             self._loop, self._transport.budget, options, self._callers
         )
-        return self._http.start(self._options.http_listeners, rest)
+        return self._http.start(self._options.control.http_listeners, rest)
 
     def _follow(self, snapshot: Snapshot) -> None:
         if self._keeper is not None and self._is_keeping:

@@ -4,10 +4,11 @@ A thread looks at the store and at every server at intervals, and at once if som
 that something changed. When a server's models change, or it has a new process, it is told
 the whole list of its models (AdminService.Aspire), which is idempotent, like aspired
 versions. Each message bears the fleet's id, the epoch of whoever leads, the revision of the
-store and a number, by which servers refuse what is older than what they were told. What servers report (ListModels) goes to routers as one table. Where none of a
-model's servers answered the last question, what they said before counts. A job of which no
-replica answers for ``down_after_s`` is marked in the store, so that its models are placed
-elsewhere. When one answers again, the mark is removed.
+store and a number, by which servers refuse what is older than what they were told. What
+servers report (ListModels) goes to routers as one table. Where none of a model's servers
+answered the last question, what they said before counts. A job of which no replica answers
+for ``down_after_s`` is marked in the store, so that its models are placed elsewhere. When
+one answers again, the mark is removed.
 
 Any number of synchronizers may follow a store. The one that has the lease tells servers
 and the store; the others only see. While the store is away, all go on by what they read

@@ -20,7 +20,7 @@ from tfs.core.clock import MonotonicClock
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -38,7 +38,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetStat
             made,
             channels,
             ServiceOptions(
-                [ListenerOptions("control", address)],
+                ControlOptions([ListenerOptions("control", address)]),
                 None,
                 synchronizing=SynchronizerOptions(only_routes=True),
                 model_stores={

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tfs.hosted.edits import EditReader
     from tfs.hosted.jobs.job_runtime import JobRuntime
     from tfs.hosted.routing.envoy_config import EnvoyOptions
-    from tfs.hosted.service import HostedService, PythonRouterOptions
+    from tfs.hosted.service import ControlOptions, HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -174,20 +174,20 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.system.log_lines import log_to_stderr
     from tfs.hosted.fleet_state import FleetState
     from tfs.hosted.routing.job_channels import JobChannels
-    from tfs.hosted.service import HostedService, ServiceOptions
+    from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
     from tfs.hosted.synchronizer import SynchronizerOptions
     from tfs.server.system.malloc import apply_settings
 
     open_missing_streams()
     log_to_stderr("info")
     apply_settings()
-    doors: dict[str, Any] = {"listeners": []}
+    control = ControlOptions()
     if not arguments.only_routes:
         key_file = Path(arguments.control_key) if arguments.control_key else None
-        doors = control_doors(arguments, key_file)
+        control = control_options(arguments, key_file)
     options = ServiceOptions(
-        router=_router(arguments),
-        **doors,
+        control,
+        _router(arguments),
         synchronizing=SynchronizerOptions(
             down_after_s=arguments.down_after_s,
             only_routes=arguments.only_routes,
@@ -385,10 +385,10 @@ def add_http_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def control_doors(
+def control_options(
     arguments: argparse.Namespace, key_file: Path | None
-) -> dict[str, Any]:
-    """Returns where commands are taken, as fields of ServiceOptions.
+) -> ControlOptions:
+    """Returns where commands are taken, and from whom.
 
     A key for callers over HTTP is made and written to a file that its owner alone can
     read, if there is such a file.
@@ -396,9 +396,10 @@ def control_doors(
     from dataclasses import replace
 
     from tfs.hosted.identities import read_identities
+    from tfs.hosted.service import ControlOptions
 
     ssl = arguments.control_ssl_config_file
-    doors: dict[str, Any] = {"listeners": [door(arguments.control, ssl, "--control")]}
+    control = ControlOptions([door(arguments.control, ssl, "--control")])
     if arguments.identities:
         if not ssl:
             raise InvalidArgument("--identities needs --control_ssl_config_file")
@@ -406,14 +407,15 @@ def control_doors(
             text = Path(arguments.identities).read_text()
         except OSError as error:
             raise InvalidArgument(f"--identities: {error}") from None
-        doors["identities"] = read_identities(text)
+        control = replace(control, identities=read_identities(text))
     if not arguments.control_http:
-        return doors
+        return control
     http = door(arguments.control_http, ssl, "--control_http")
-    doors["http_listeners"] = [replace(http, name="http", protocol="http/1.1")]
-    if key_file is not None:
-        doors["http_key"] = _make_key(key_file)
-    return doors
+    return replace(
+        control,
+        http_listeners=[replace(http, name="http", protocol="http/1.1")],
+        http_key="" if key_file is None else _make_key(key_file),
+    )
 
 
 def _make_key(path: Path) -> str:

@@ -14,7 +14,7 @@ from tfs.cli.argument_range import replicas
 from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted.run import (
     add_http_flags,
-    control_doors,
+    control_options,
     edit_reader,
     is_ready,
     serve_until_told,
@@ -129,8 +129,8 @@ def _up(arguments: argparse.Namespace) -> int:
     state = FleetState(SqliteStore(str(folder / "fleet.db")))
     channels = JobChannels()
     options = ServiceOptions(
+        control_options(arguments, folder / "control.key"),
         router=None,
-        **control_doors(arguments, folder / "control.key"),
         copy_path=str(folder / "fleet.json"),
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )

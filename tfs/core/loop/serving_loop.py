@@ -162,7 +162,8 @@ class ServingLoop:
     def watch(self, fd: int, fn: Callable[[int], None], events: int = READABLE) -> None:
         """Calls ``fn(ready_events)`` in every round in which ``fd`` is ready.
 
-        Level-triggered, and looked at twice in a round that found several ready. Watching a watched descriptor replaces both arguments.
+        Level-triggered, and looked at twice in a round that found several ready.
+        Watching a watched descriptor replaces both arguments.
         """
         if fd in self._watched:
             self._epoll.modify(fd, events)
