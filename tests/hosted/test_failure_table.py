@@ -90,6 +90,11 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
     "I8: what was seen can be dropped and is seen again": (
         f"{_SYNCHRONIZER}::test_a_start_without_the_store_goes_on_from_the_copy",
     ),
+    "I9: Temp takes nothing of Prod's": (
+        f"{_PLACEMENT}::test_temp_has_what_prod_leaves",
+        "tests/hosted/test_identities.py::test_prod_takes_the_place_of_temp_and_not_the_other_way",
+        "tests/hosted/test_identities.py::test_a_name_of_temp_changes_models_of_temp_and_nothing_else",
+    ),
     "I10: a rollback needs nothing of the newest version": (
         "tests/e2e/test_hosted.py::test_a_fleet_serves_through_rollback_and_a_killed_server",
     ),

@@ -137,6 +137,51 @@ def test_prod_takes_the_place_of_temp_and_not_the_other_way(tmp_path: Path) -> N
     state.store.close()
 
 
+def test_a_name_of_temp_changes_models_of_temp_and_nothing_else(tmp_path: Path) -> None:
+    """Neither a model of Prod nor a server, which Prod may need; its own as it likes."""
+    known = Identities({"tim": Identity("editor", instance="temp")})
+    state = state_in(tmp_path)
+    state.change(edits.put_job(server("a", 1000 * MIB)))
+    controller = Controller(
+        state, EditReader(check, lambda path: MIB), FakeClock(), identities=known
+    )
+    number = 0
+
+    def ask(request: Any, owner: str = "tim") -> None:
+        nonlocal number
+        number += 1
+        request.edit.request_id, request.edit.wait_s = f"r{number}", 0
+        controller.change(request, None, lambda op: None, owner)
+
+    ask(pb.AddModelRequest(model="prod", base_path=str(tmp_path)), "")
+    ask(pb.AddModelRequest(model="temp", base_path=str(tmp_path)))
+    before = state.read().fleet
+    wide = pb.Hints(max_replicas=2)
+    for request in (
+        pb.RemoveModelRequest(model="prod"),
+        pb.UpdateModelRequest(model="prod", base_path="/elsewhere"),
+        pb.SetPolicyRequest(model="prod", latest=pb.Latest()),
+        pb.SetHintsRequest(model="prod", hints=wide),
+        pb.AddJobRequest(job="b", memory_bytes=MIB),
+        pb.DrainJobRequest(job="a", force=True),
+    ):
+        with pytest.raises(PermissionDenied, match="tim belongs to Temp, and"):
+            ask(request)
+    assert state.read().fleet == before
+    drained = pb.SimulateRequest(drain_job=pb.DrainJobRequest(job="a"))
+    assert "tim belongs to Temp" in controller.simulate(drained, "tim").refusal
+    found = {
+        name: controller.model(pb.GetModelRequest(model=name))
+        for name in ("prod", "temp")
+    }
+    assert (found["prod"].owner, found["prod"].instance) == ("", "prod")
+    assert (found["temp"].owner, found["temp"].instance) == ("tim", "temp")
+    ask(pb.SetHintsRequest(model="temp", hints=wide))
+    ask(pb.RemoveModelRequest(model="temp"))
+    assert set(state.read().fleet.models) == {"prod"}
+    state.store.close()
+
+
 def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
     tmp_path: Path,
 ) -> None:

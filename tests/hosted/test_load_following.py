@@ -91,6 +91,27 @@ def test_a_model_s_load_is_the_time_its_requests_take_on_all_its_servers() -> No
     assert wanted == {"m": 3}
 
 
+def test_no_replica_goes_while_one_of_its_servers_says_nothing() -> None:
+    """What it has under way is not known; it goes once all have said for long that few are."""
+    there = EditedFleet(
+        Job("j", 100 * MIB, num_replicas=2, addresses=("a", "b"), is_ours=True)
+    )
+    there.apply(edits.add_model(model("m", MIB, 1, 5)))
+    fleet = there.apply(edits.follow_load({"m": 2}))
+    scaling = Scaling(LoadOptions())
+
+    def run(begin: int, end: int, *answering: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for second in range(begin, end):
+            report = JobReport(1.0, request_s={"m": 0.0}, at_s=float(second))
+            reports = dict.fromkeys(answering, report)
+            found |= scaling.wanted(float(second), fleet, reports)
+        return found
+
+    assert run(0, 300, "a") == {}
+    assert run(300, 500, "a", "b") == {"m": 1}
+
+
 def test_a_job_has_as_many_replicas_as_the_busiest_of_its_models_wants() -> None:
     """Between its bounds; the servers are started and drained by whoever keeps it."""
     job = Job(

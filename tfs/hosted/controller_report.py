@@ -120,6 +120,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.hints.cpus = found.cpus
         report.memory_is_estimate = found.is_estimate
         report.partition = found.partition
+        report.owner = found.owner
+        report.instance = "temp" if found.is_temp else "prod"
         report.num_replicas = found.num_replicas
         report.jobs.extend(state.fleet.placement[name])
     seen = state.models_seen.get(name, ModelSighting())

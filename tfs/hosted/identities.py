@@ -19,7 +19,8 @@ class Identity:
 
     Attributes:
         role: "viewer" reads; "editor" changes as well, and owns the models that it adds.
-        instance: "prod", or "temp": its models give way to those of Prod.
+        instance: "prod", or "temp": it changes models of Temp and nothing else, and they
+            give way to those of Prod.
         max_models: How many models it may own; 0 for any number.
         max_memory_bytes: What they may take, with all the replicas that they may have; 0
             for any amount.
@@ -73,15 +74,24 @@ class Identities:
         return known[0]
 
     def owned(self, edit: Edit, owner: str) -> Edit:
-        """Returns an edit that makes ``owner`` own what it adds, within all quotas."""
+        """Returns an edit that makes ``owner`` own what it adds, within all quotas.
+
+        It is refused with PermissionDenied where a name of Temp changes what is not
+        Temp's.
+        """
         if not self.by_name:
             return edit
+        is_temp = owner != "" and self.by_name[owner].instance == "temp"
 
         def apply(fleet: Fleet) -> Fleet:
+            known = fleet.models.get(edit.model)
+            if is_temp and (edit.job or (known is not None and not known.is_temp)):
+                raise PermissionDenied(
+                    f"{owner} belongs to Temp, and {edit.model or edit.job} does not"
+                )
             after = edit.apply(fleet)
             added = after.models.get(edit.model)
             if owner and added is not None and edit.model not in fleet.models:
-                is_temp = self.by_name[owner].instance == "temp"
                 own = replace(added, owner=owner, is_temp=is_temp)
                 after = add_model(own).apply(fleet)
             found = after.models.get(edit.model)

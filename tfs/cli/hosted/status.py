@@ -72,7 +72,11 @@ def _why(arguments: argparse.Namespace) -> int:
     model: pb.ModelInfo = ask(arguments, "GetModel", request, pb.ModelInfo)
     where = ", ".join(model.jobs) or "on no job"
     if model.generation:
-        print(f"{model.model}: generation {model.generation}, {where}")
+        owner = f", owned by {model.owner}" if model.owner else ""
+        print(
+            f"{model.model}: generation {model.generation}, {where}, "
+            f"of {model.instance}{owner}"
+        )
     if model.waits_for:
         print(f"waits for {model.waits_for}")
     print(_changes(model.changes))
@@ -113,6 +117,8 @@ def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
             "min_replicas": each.hints.min_replicas,
             "max_replicas": each.hints.max_replicas,
             "partition": each.partition,
+            "owner": each.owner,
+            "instance": each.instance,
             "num_replicas": each.num_replicas,
             "generation": each.generation,
             "waits_for": each.waits_for,
