@@ -64,7 +64,7 @@ class KeptServers:
 
 def requests() -> list[Any]:
     """The requests, in order; their ids are their places."""
-    hints = pb.Hints(memory_bytes=10 * MIB)
+    hints = pb.Hints(memory_bytes=10 * MIB, min_replicas=1)
     return [
         pb.AddJobRequest(job="a", memory_bytes=25 * MIB),
         pb.AddJobRequest(job="b", memory_bytes=30 * MIB),

@@ -20,6 +20,7 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet import read_config
+from tfs.hosted.identities import Identities, Identity
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -62,6 +63,7 @@ class Api:
 
     def add_model(self, name: str = "m", **fields: Any) -> list[pb.Op]:
         path = fields.pop("base_path", str(self.folder))
+        fields.setdefault("hints", pb.Hints(min_replicas=1))
         return self.ask(pb.AddModelRequest(model=name, base_path=path, **fields))
 
     def see(self, name: str = "m", **at: ReplicaSighting) -> None:
@@ -112,7 +114,8 @@ def test_a_request_that_takes_too_long_says_what_it_waits_for(
     api: Api, by_deadline: bool
 ) -> None:
     """The caller's patience counts; the request goes on without it."""
-    request = pb.AddModelRequest(model="m", base_path=str(api.folder))
+    hints = pb.Hints(min_replicas=1)
+    request = pb.AddModelRequest(model="m", base_path=str(api.folder), hints=hints)
     request.edit.request_id = "1"
     answers: list[pb.Op] = []
     if by_deadline:
@@ -242,6 +245,41 @@ def test_fields_that_are_absent_stay(api: Api) -> None:
         api.ask(pb.UpdateModelRequest(model="m", config='model_platform: "absent"'))
     with pytest.raises(ResourceExhausted, match="partition 'gpu'"):
         api.ask(pb.UpdateModelRequest(model="m", partition="gpu"))
+
+
+def test_prod_has_three_copies_by_default_and_temp_two(api: Api) -> None:
+    """As many as there are servers, which why tells; more follow when servers come."""
+    known = Identities({"tim": Identity("editor", instance="temp")})
+    reader = EditReader(check, estimate)
+    controller = Controller(api.state, reader, api.clock, identities=known)
+
+    def add(name: str, owner: str, **hints: int) -> None:
+        path, number = str(api.folder), pb.Hints(**hints)
+        request = pb.AddModelRequest(model=name, base_path=path, hints=number)
+        request.edit.request_id = name
+        controller.change(request, None, lambda op: None, owner)
+
+    def report(name: str) -> pb.ModelInfo:
+        return controller.model(pb.GetModelRequest(model=name, num_changes=1))
+
+    add("m", "")
+    add("temp", "tim")
+    assert set(api.place("m")) == set(api.place("temp")) == {"a", "b"}
+    assert (report("m").num_replicas, report("m").hints.min_replicas) == (2, 3)
+    short = "on 2 of 3 servers: there are no more for it"
+    assert report("m").changes[0].why.endswith(short)
+    api.state.change(edits.put_job(server("b", 50 * MIB)))
+    with pytest.raises(ResourceExhausted, match=r"1 of 2 .* or ask for fewer replicas"):
+        add("large", "", memory_bytes=40 * MIB)
+    api.state.change(edits.put_job(server("c", 100 * MIB)))
+    assert set(api.place("m")) == {"a", "b", "c"}
+    assert len(api.place("temp")) == 2
+    assert report("m").num_replicas == 3
+    assert report("m").changes[0].why.startswith("add-job c; placed on c")
+    api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=1)))
+    assert len(api.place("m")) == 1
+    with pytest.raises(ResourceExhausted, match="no room for 1 of 4"):
+        api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=4)))
 
 
 def test_jobs_come_and_go_by_requests(api: Api) -> None:

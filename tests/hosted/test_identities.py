@@ -84,7 +84,7 @@ def test_quotas_are_kept_and_their_refusals_told(tmp_path: Path) -> None:
         controller.change(request, None, lambda op: None, owner)
 
     def add(name: str, owner: str = "ann") -> None:
-        hints = pb.Hints(memory_bytes=20 * MIB)
+        hints = pb.Hints(memory_bytes=20 * MIB, min_replicas=1)
         request = pb.AddModelRequest(model=name, base_path=str(tmp_path), hints=hints)
         ask(request, owner)
 

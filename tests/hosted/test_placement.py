@@ -160,6 +160,28 @@ def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
     assert sorted(spread.jobs.values()) == [("a",), ("b",), ("c",)]
 
 
+def test_three_copies_by_default_outlive_any_two_servers() -> None:
+    """In three zones; where servers are fewer, as many as there are, and no refusal."""
+    wanted = {
+        name: replace(each, copies_by_default=True)
+        for index in range(20)
+        for name, each in replicated(models(**{f"m{index}": 3})[f"m{index}"], 3).items()
+    }
+    there = {
+        f"{zone}{index}": Job(f"{zone}{index}", 30, zone=zone)
+        for zone in "abc"
+        for index in range(3)
+    }
+    placed = place(wanted, there, {})
+    assert not placed.shortfall
+    for at in placed.jobs.values():
+        assert {there[job].zone for job in at} == {"a", "b", "c"}
+    two = {name: there[name] for name in ("a0", "b0")}
+    few = {name: wanted[name] for name in ("m0", "m1")}
+    placed = place(few, two, {})
+    assert placed == Placement({"m0": ("a0", "b0"), "m1": ("a0", "b0")}, {})
+
+
 def test_temp_has_what_prod_leaves() -> None:
     """A model of Temp moves, or goes, where Prod needs its room; it never takes Prod's."""
     temp = replace(models(temp=6)["temp"], is_temp=True)

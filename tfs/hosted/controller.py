@@ -18,7 +18,14 @@ from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edits import EditReader
-from tfs.hosted.fleet_state import MODEL, Committed, FleetState, Request, Snapshot
+from tfs.hosted.fleet_state import (
+    MODEL,
+    Committed,
+    Edit,
+    FleetState,
+    Request,
+    Snapshot,
+)
 from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -111,8 +118,7 @@ class Controller:
             + content.SerializeToString(deterministic=True),
             asked.if_generation if asked.HasField("if_generation") else None,
         )
-        edit = self._reader.read(request, self._state.read())
-        edit = self._identities.owned(edit, owner)
+        edit = self._read(request, self._state.read(), owner)
         done = self._state.commit(edit, named)
         self._nudge()
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
@@ -130,8 +136,7 @@ class Controller:
         if field is None:
             raise InvalidArgument("nothing to simulate")
         now = self._state.read()
-        edit = self._reader.read(getattr(asked, field), now)
-        edit = self._identities.owned(edit, owner)
+        edit = self._read(getattr(asked, field), now, owner)
         try:
             after = edit.apply(now.fleet)
         except ServingError as error:
@@ -190,6 +195,11 @@ class Controller:
         with self._lock:
             self._pending += pending
             self._watches += watches
+
+    def _read(self, request: Any, now: Snapshot, owner: str) -> Edit:
+        is_temp = self._identities.is_temp(owner)
+        edit = self._reader.read(request, now, is_temp=is_temp)
+        return self._identities.owned(edit, owner)
 
     def _answered(self, pending: _PendingOp, state: Snapshot) -> bool:
         waiting = _waiting(state, pending.done)

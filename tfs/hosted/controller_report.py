@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfs.hosted.fleet import Fleet, HostedModel, read_config
 from tfs.hosted.fleet_state import Snapshot
-from tfs.hosted.placement import free_bytes
+from tfs.hosted.placement import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.store.state_store import Change
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -123,6 +123,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.owner = found.owner
         report.instance = "temp" if found.is_temp else "prod"
         report.num_replicas = found.num_replicas
+        if state.fleet.num_placed(name) < found.num_replicas:
+            report.num_replicas = num_copies(found, num_servers(state.fleet.jobs))
         report.jobs.extend(state.fleet.placement[name])
     seen = state.models_seen.get(name, ModelSighting())
     for address, each in seen.replicas.items():

@@ -31,13 +31,17 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit, Snapshot
-from tfs.hosted.placement import place
+from tfs.hosted.placement import num_copies, num_servers, place
 from tfs.hosted.reports import ModelSighting
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
 # A smaller relative difference is not worth another placement.
 _LEARNS_FROM: Final = 0.2
+
+# The loss of any two servers loses no model of Prod.
+_PROD_COPIES: Final = 3
+_TEMP_COPIES: Final = 2
 
 REQUESTS: Final = {
     pb.AddModelRequest: "add-model",
@@ -281,12 +285,19 @@ class EditReader:
     estimate: Callable[[str], int]
     may_run_jobs: bool = False
 
-    def read(self, request: Any, now: Snapshot) -> Edit:
-        """Returns a request's edit; it raises what is wrong with the request."""
+    def read(self, request: Any, now: Snapshot, *, is_temp: bool = False) -> Edit:
+        """Returns a request's edit; it raises what is wrong with the request.
+
+        Args:
+            request: A request that has an Edit.
+            now: The fleet.
+            is_temp: Whether a model that is added belongs to Temp.
+
+        """
         try:
             match request:
                 case pb.AddModelRequest():
-                    return add_model(self._new_model(request))
+                    return add_model(self._new_model(request, is_temp))
                 case pb.UpdateModelRequest():
                     return self._update_model(request)
                 case pb.RemoveModelRequest():
@@ -304,12 +315,16 @@ class EditReader:
         except ServingError as error:
             return _refused(request, error)
 
-    def _new_model(self, asked: pb.AddModelRequest) -> HostedModel:
+    def _new_model(self, asked: pb.AddModelRequest, is_temp: bool) -> HostedModel:
         config = parse_model_config(asked.config)
         config.name, config.base_path = asked.model, asked.base_path
         self.check(config)
         hints = asked.hints
-        least = hints.min_replicas if hints.HasField("min_replicas") else 1
+        by_default = not hints.HasField("min_replicas")
+        least, most = hints.min_replicas, hints.max_replicas
+        if by_default:
+            least = _TEMP_COPIES if is_temp else _PROD_COPIES
+            least = min(least, most or least)
         size = hints.memory_bytes or room_for(config, self.estimate(config.base_path))
         return HostedModel(
             config.name,
@@ -317,11 +332,13 @@ class EditReader:
             size,
             is_estimate=not hints.memory_bytes,
             min_replicas=least,
-            max_replicas=hints.max_replicas or least,
+            max_replicas=most or least,
             partition=asked.partition,
             num_replicas=least,
             is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
             cpus=hints.cpus,
+            is_temp=is_temp,
+            copies_by_default=by_default,
         )
 
     def _update_model(self, asked: pb.UpdateModelRequest) -> Edit:
@@ -416,8 +433,10 @@ def _set_hints(asked: pb.SetHintsRequest) -> Edit:
 
     def changed(model: HostedModel) -> HostedModel:
         least, most = model.min_replicas, model.max_replicas
+        number, by_default = model.num_replicas, model.copies_by_default
         if hints.HasField("min_replicas"):
             least, most = hints.min_replicas, max(hints.min_replicas, most)
+            number, by_default = least if by_default else number, False
         if hints.HasField("max_replicas"):
             most = hints.max_replicas
         memory_bytes, is_estimate = model.memory_bytes, model.is_estimate
@@ -428,7 +447,8 @@ def _set_hints(asked: pb.SetHintsRequest) -> Edit:
             model,
             min_replicas=least,
             max_replicas=most,
-            num_replicas=min(max(model.num_replicas, least), most),
+            num_replicas=min(max(number, least), most),
+            copies_by_default=by_default,
             memory_bytes=memory_bytes,
             is_estimate=is_estimate,
             cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
@@ -495,21 +515,24 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
 
     """
     missing = place(after.models, after.jobs, after.placement)
+    servers = num_servers(before.jobs)
     worse = {
         name: short
         for name, short in missing.shortfall.items()
-        if short > _shortfall(before, name)
+        if short > _shortfall(before, name, servers)
         and not (
             after.models[name].is_temp and after.models[name] is before.models.get(name)
         )
     }
     if worse:
         model = after.models[min(worse)]
+        number = num_copies(model, num_servers(after.jobs))
         raise ResourceExhausted(
-            f"no room for {worse[model.name]} of {model.num_replicas} replicas of "
-            f"{model.name}, {model.memory_bytes / (1 << 20):.1f} MiB each"
+            f"no room for {worse[model.name]} of {number} replicas of {model.name}, "
+            f"{model.memory_bytes / (1 << 20):.1f} MiB each"
             + (f", in partition {model.partition!r}" if model.partition else "")
             + "; add a serving job"
+            + (", or ask for fewer replicas" if model.copies_by_default else "")
         )
     return replace(after, placement=missing.jobs)
 
@@ -544,11 +567,11 @@ def _placed(fleet: Fleet) -> Fleet:
     return replace(fleet, placement=found.jobs)
 
 
-def _shortfall(fleet: Fleet, name: str) -> int:
+def _shortfall(fleet: Fleet, name: str, servers: Mapping[str, int]) -> int:
     model = fleet.models.get(name)
     if model is None or name not in fleet.placement:
         return 0
-    return max(model.num_replicas - fleet.num_placed(name), 0)
+    return max(num_copies(model, servers) - fleet.num_placed(name), 0)
 
 
 def _with_traffic(

@@ -107,6 +107,8 @@ class HostedModel:
         owner: The identity that added it, and whose quota it counts against; empty for
             none.
         is_temp: Whether it belongs to the instance Temp, and has what Prod leaves.
+        copies_by_default: Whether nobody said on how many servers it is; then there are
+            no more than its partition has.
 
     """
 
@@ -123,6 +125,7 @@ class HostedModel:
     cpus: float = 0.0
     owner: str = ""
     is_temp: bool = False
+    copies_by_default: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

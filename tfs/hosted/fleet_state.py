@@ -366,6 +366,11 @@ def _moves(
         for name in was
         if name not in placed
     ]
+    num = new.num_placed(model.name)
+    if placed and num < model.num_replicas:
+        said.append(
+            f"on {num} of {model.num_replicas} servers: there are no more for it"
+        )
     if not placed and (was or model.name not in old.models):
         said.append("no job has room for it")
     return "".join(f"; {each}" for each in said)

@@ -73,6 +73,10 @@ class Identities:
             )
         return known[0]
 
+    def is_temp(self, owner: str) -> bool:
+        """Whether a name belongs to Temp; who has none belongs to Prod."""
+        return owner != "" and self.by_name[owner].instance == "temp"
+
     def owned(self, edit: Edit, owner: str) -> Edit:
         """Returns an edit that makes ``owner`` own what it adds, within all quotas.
 
@@ -81,7 +85,7 @@ class Identities:
         """
         if not self.by_name:
             return edit
-        is_temp = owner != "" and self.by_name[owner].instance == "temp"
+        is_temp = self.is_temp(owner)
 
         def apply(fleet: Fleet) -> Fleet:
             known = fleet.models.get(edit.model)
@@ -92,7 +96,7 @@ class Identities:
             after = edit.apply(fleet)
             added = after.models.get(edit.model)
             if owner and added is not None and edit.model not in fleet.models:
-                own = replace(added, owner=owner, is_temp=is_temp)
+                own = replace(added, owner=owner)
                 after = add_model(own).apply(fleet)
             found = after.models.get(edit.model)
             if found is not None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -112,6 +113,22 @@ def free_bytes(
     return {name: room.free_bytes for name, room in rooms.items()}
 
 
+def num_servers(jobs: Mapping[str, Job]) -> Counter[str]:
+    """Returns how many servers of each partition take models."""
+    found: Counter[str] = Counter()
+    for job in jobs.values():
+        if job.takes_models:
+            found[job.partition] += job.num_replicas
+    return found
+
+
+def num_copies(model: HostedModel, servers: Mapping[str, int]) -> int:
+    """Returns on how many servers a model should be, where there are so many of each."""
+    if not model.copies_by_default:
+        return model.num_replicas
+    return min(model.num_replicas, max(servers.get(model.partition, 0), 1))
+
+
 class _Room:
     """What is left of a job; its models on demand share room for the largest of them."""
 
@@ -164,7 +181,10 @@ class _Packing:
                 (room.free_bytes, name),
             )
         self._placed: dict[str, list[str]] = {name: [] for name in models}
-        self._missing = {name: model.num_replicas for name, model in models.items()}
+        servers = num_servers(jobs)
+        self._missing = {
+            name: num_copies(model, servers) for name, model in models.items()
+        }
         most_bytes = max((job.memory_bytes for job in jobs.values()), default=1)
         most_cpus = max((job.cpus for job in jobs.values()), default=0) or math.inf
         self._largest_first = sorted(

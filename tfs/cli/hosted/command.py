@@ -120,7 +120,7 @@ def _add_models(commands: Subparsers) -> None:
         commands, "scale", "change on how many servers it is", _scale
     )
     parser.add_argument("model", metavar="MODEL")
-    _add_replicas(parser)
+    _add_replicas(parser, required=True)
     parser = add_change_command(
         commands, "update-model", "change its base path or config", _update_model
     )
@@ -193,13 +193,15 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_replicas(parser: argparse.ArgumentParser) -> None:
+def _add_replicas(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    default = "" if required else " (default: three, in Temp two, if there are so many)"
     parser.add_argument(
         "--replicas",
         type=replicas,
-        default=(1, 1),
+        required=required,
         metavar="N[-M]",
-        help="on how many servers; 2-6: two, and up to six if load asks for it",
+        help="on how many servers; 2-6: two, and up to six if load asks for it"
+        + default,
     )
 
 
@@ -301,6 +303,8 @@ def _scale(arguments: argparse.Namespace) -> int:
 def _hints(arguments: argparse.Namespace) -> pb.Hints:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
+    if arguments.replicas is None:
+        return pb.Hints()
     least, most = arguments.replicas
     return pb.Hints(min_replicas=least, max_replicas=most)
 
