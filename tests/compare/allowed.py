@@ -37,6 +37,7 @@ IGNORED_FIELDS: Final = {
             "LoadReport.import_s",
             "SignatureReport.call_s_by_rows",
             "RequestStats.latency_s",
+            "ModelReport.request_s",
             "BatchingReport.queues",
             "BatchingReport.bypass",
             "CanaryReport.total",
@@ -87,12 +88,44 @@ ALLOWED: Final = (
     ),
     Allowed(
         r"tfs .* --json",
-        r'"quarantined": false|^[+-] +("signatures": \[\]|"code_digest": ""|\]),?$',
-        "versions have a field more, so a comma more before it",
+        r'"quarantined": false|^[+-] +("signatures": \[\]|"code_digest": ""|\]),?$'
+        r'|"num_warmup_requests": 0|"waiting": ""|"notes": \[\]|"residency": "ALWAYS"'
+        r'|"request_s": 0',
+        "models and versions have fields more, so a comma more before them",
+    ),
+    Allowed(
+        r".*",
+        r"not shown to be independent|not asked for: --enable_batching",
+        "a version says first that batching was not asked for",
+    ),
+    Allowed(
+        r"(would apply|reload|apply) .*: (models|config)",
+        r'^- +notes: "label new is for version 9',
+        "that a label leads nowhere is said by the label, not by a note as well",
+    ),
+    Allowed(
+        r"tfs status.*",
+        r"resident memory N MiB",
+        "no process is kept ready for a version to come",
+    ),
+    Allowed(
+        r"tfs status --batching",
+        r"ids \[(up to N|any)\]",
+        "lengths that share a batch are named by what may come, not by what came",
+    ),
+    Allowed(
+        r"tfs metadata nobody",
+        r"Servable not found for request: Latest\(nobody\)",
+        "who asks a fleet is told of its own command",
     ),
     Allowed(
         r"tfs config validate .*",
         r"^\+ note: empty: base path \S+ holds no version$",
         "base paths that lead nowhere are noted",
+    ),
+    Allowed(
+        r"rollback ended",
+        r".*",
+        "a rollback takes a promotion's place, so that its end leaves the configuration",
     ),
 )
