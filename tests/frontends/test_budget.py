@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -131,6 +132,21 @@ def test_nothing_is_lost_and_nobody_waits_for_ever(
         bed.run()
     assert bed.budget.used_bytes == 0
     assert all(account.admitted_bytes == 0 for account in accounts)
+
+
+def test_what_was_admitted_at_once_keeps_nobody() -> None:
+    """A call that its handler drops is gone, though what it was given still counts."""
+
+    class Call:
+        def go_on(self) -> None: ...
+
+    bed = Bed()
+    call = Call()
+    kept = weakref.ref(call)
+    ticket = bed.budget.admit(Account(), MIB, 0.0, call.go_on)
+    del call
+    assert ticket.is_admitted
+    assert kept() is None
 
 
 def test_what_could_never_be_admitted_is_refused() -> None:

@@ -173,6 +173,7 @@ class MemoryBudget:
             raise used_up()
         ticket = Ticket(account, num_bytes, now_s, go_on)
         if not self._queue and self._fits(ticket):
+            ticket._go_on = None  # it keeps a call whose handler has let go of it
             self._take(ticket)
         else:
             self._queue[ticket] = None
