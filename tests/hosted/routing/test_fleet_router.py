@@ -15,6 +15,7 @@ import pytest
 
 from tests.hosted.routing.engines import skip_without_envoy
 from tests.hosted.routing.fake_servers import FakeServer
+from tfs.codec import wire
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.core.loop.serving_loop import ServingLoop
@@ -26,6 +27,7 @@ from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter
 from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
+from tfs.proto.inference import open_inference_grpc_pb2 as oip_pb2
 from tfs.proto.tensorflow_serving.apis import (
     get_model_status_pb2,
     inference_pb2,
@@ -163,6 +165,9 @@ def test_requests_go_by_their_model_to_who_has_it(bench: Bench) -> None:
             message = multi.SerializeToString()
         if method.endswith("GetModelStatus"):
             message = status.SerializeToString()
+        if method.startswith("/inference."):
+            infer = oip_pb2.ModelInferRequest(raw_input_contents=[b"x" * 9000])
+            message = infer.SerializeToString() + wire.delimited(1, b"n")
         assert bench.ask("n", method=method, message=message) == "c:"
     assert bench.ask("n", message=name_last) == "c:"
     assert bench.ask("n", message=predict("n", 20 << 20)) == "c:"

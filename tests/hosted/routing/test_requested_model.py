@@ -6,7 +6,9 @@ import pytest
 
 from tfs.codec import wire
 from tfs.core.errors import InvalidArgument
+from tfs.handlers.oip.rpc import INFER
 from tfs.hosted.routing.requested_model import MULTI_INFERENCE, requested_model
+from tfs.proto.inference import open_inference_grpc_pb2 as oip_pb2
 from tfs.proto.tensorflow_serving.apis import inference_pb2, predict_pb2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -31,8 +33,15 @@ def test_multi_inference_names_it_in_its_tasks() -> None:
     assert requested_model(MULTI_INFERENCE, request.SerializeToString()) == "digits"
 
 
-@pytest.mark.parametrize("message", [b"", b"\x0a", b"\x0a\x02\x0a\x05", b"\xff\xff"])
-@pytest.mark.parametrize("method", [PREDICT, MULTI_INFERENCE])
+def test_the_open_inference_protocol_names_it_itself() -> None:
+    """The name is a field of the request, not of a model spec in it."""
+    request = oip_pb2.ModelInferRequest(model_name="digits")
+    request.raw_input_contents.append(b"\0" * 1000)
+    assert requested_model(INFER, request.SerializeToString()) == "digits"
+
+
+@pytest.mark.parametrize("message", [b"", b"\x0a", b"\x0a\x05\x0a", b"\xff\xff"])
+@pytest.mark.parametrize("method", [PREDICT, MULTI_INFERENCE, INFER])
 def test_what_names_no_model_is_refused(method: str, message: bytes) -> None:
     """No request is sent on whose model is not known."""
     with pytest.raises(InvalidArgument):

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.handlers.methods import MODEL, PREDICTION
+from tfs.handlers.oip.rpc import SERVICE as OIP
 
 FORWARDED: Final = (
     *(
@@ -15,6 +16,7 @@ FORWARDED: Final = (
     ),
     f"/{PREDICTION}/GetModelMetadata",
     f"/{MODEL}/GetModelStatus",
+    *(f"/{OIP}/{name}" for name in ("ModelInfer", "ModelMetadata", "ModelReady")),
 )
 """What a router answers."""
 

@@ -58,7 +58,9 @@ function envoy_on_request(handle)
   end
   local start, stop = 5, body:length()
   local levels = {1, 1}  -- model_spec, name
-  if handle:headers():get(":path") == MULTI_INFERENCE then levels = {1, 1, 1} end
+  local path = handle:headers():get(":path")
+  if path == MULTI_INFERENCE then levels = {1, 1, 1} end
+  if path:find("/inference.", 1, true) == 1 then levels = {1} end  -- Open Inference Protocol
   for _, number in ipairs(levels) do
     start, stop = field(body, start, stop, number)
     if start == nil or start == stop then

@@ -10,7 +10,8 @@ from tfs.core.errors import InvalidArgument
 
 MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 
-# Field number in all requests but MultiInference's, whose tasks have one each.
+# Field number in all requests but MultiInference's, whose tasks have one each, and those
+# of the Open Inference Protocol, where this field is the name itself.
 _MODEL_SPEC: Final = 1
 _TASKS: Final = 1
 
@@ -30,6 +31,11 @@ def requested_model(method: str, message: bytes | memoryview) -> str:
     except wire.MalformedError as error:
         raise InvalidArgument(f"cannot parse the request: {error}") from error
     texts = [bytes(message[start:stop]) for start, stop in parts]
+    if method.startswith("/inference."):
+        name = texts[-1].decode("utf-8", "replace") if texts else ""
+        if not name:
+            raise InvalidArgument("the request names no model")
+        return name
     spec = read_model_spec(texts[0]) if len(texts) == 1 else merged_model_spec(texts)
     if not spec.name:
         raise InvalidArgument("Missing ModelSpec: the request names no model")
