@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ _SPARE: Final = 8
 @contextlib.contextmanager
 def files_left(num_left: int) -> Iterator[None]:
     """Lets this process open so many further files, and no more."""
+    gc.collect()  # what earlier tests left must not free files meanwhile
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     most = max(map(int, os.listdir("/proc/self/fd")))
