@@ -156,6 +156,7 @@ SERVICES = {
         "Aspire",
         "LeaveFleet",
         "GetPage",
+        "Probe",
     ],
     "inference.GRPCInferenceService": [
         "ServerLive",

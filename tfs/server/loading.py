@@ -38,6 +38,7 @@ from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer, loader_makers
+from tfs.server.placing.version_probe import VersionProbe
 from tfs.server.remote_copies import RemoteCopies
 from tfs.server.validation import Validation
 
@@ -69,6 +70,7 @@ class Loading:
         expected_answers: What versions say of how long their answers are.
         num_warmed: How many requests each loaded version was warmed up with.
         validation: Compares versions with those whose place they take.
+        probe: Tries versions out that are not served.
 
     """
 
@@ -117,7 +119,7 @@ class Loading:
         )
         platforms = loader_makers(
             options,
-            self._placer,
+            self._placer.context,
             self._remote_copies.cache,
             lambda name: self.core.config.runtime_settings(name),
         )
@@ -137,6 +139,9 @@ class Loading:
         )
         self.validation = Validation(
             self.core.config.validation_settings, self.core.served, clock, stats
+        )
+        self.probe = VersionProbe(
+            options, self._placer, self._remote_copies.cache, self.memory, clock
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
@@ -165,6 +170,7 @@ class Loading:
         """Unloads everything and ends every thread and process; idempotent."""
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
+        self.probe.close(deadline_s)
         self._endings.close()
         self._placer.close(deadline_s)
         # A listing may hang with its store; its outcome is not needed any more.

@@ -162,7 +162,14 @@ class ModelServer:
         self._log_writer.start()
         access = AdminAccess(self._options.admin_from, self._key)
         reports = ServerReports(self.core, self._clock, self._facts(doors))
-        admin = CoreAdmin(self.core, self._clock, reports, self._fleet, self._page)
+        admin = CoreAdmin(
+            self.core,
+            self._clock,
+            reports,
+            self._fleet,
+            self._page,
+            self._loading.probe,
+        )
         methods = method_table(
             self.core.served,
             self.core,

@@ -65,6 +65,7 @@ _MOST_BYTES: Final[Mapping[type[Message], int]] = {
     pb.AspireRequest: CONFIG_BYTES,
     pb.LeaveFleetRequest: QUESTION_BYTES,
     pb.GetPageRequest: QUESTION_BYTES,
+    pb.ProbeRequest: CONFIG_BYTES,
 }
 """The methods of AdminService, by their requests, and how long these may be."""
 

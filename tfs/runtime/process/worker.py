@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tfs.core.errors import Internal, ServingError, Unavailable
+from tfs.core.errors import InterpreterDied, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.servable import InferenceTask
 from tfs.core.system.thread_limit import thread_limits
@@ -300,10 +300,10 @@ class Worker:
         if counts:
             self._deaths.add(self._loop.clock.now())
         why = f"{self._served}: its interpreter {end.how}"
-        self._respawn(0.0, Internal(f"{why} while loading it"))
+        self._respawn(0.0, InterpreterDied(f"{why} while loading it"))
         for task in begun:
             text = f"{self._served}: the interpreter that ran this request {end.how}"
-            finish(task, Internal(text))
+            finish(task, InterpreterDied(text))
         for on_reply in awaited:
             on_reply(None)
         if self._version is not None:

@@ -19,6 +19,7 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
     Unavailable,
+    Unimplemented,
     serving_error,
 )
 from tfs.handlers.operating.admin import Asked, Done
@@ -49,6 +50,7 @@ from tfs.server.config.server_config import parse_config_text
 from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetSource, claim_report
+from tfs.server.placing.version_probe import VersionProbe
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class CoreAdmin:
         reports: Report the state of the server.
         fleet: Follows a fleet; None if the server takes its models from elsewhere.
         page: Returns where the page is, and the key.
+        probe: Tries versions out; None if there is no such part.
 
     """
 
@@ -74,12 +77,14 @@ class CoreAdmin:
         reports: ServerReports,
         fleet: FleetSource | None = None,
         page: Callable[[], pb.GetPageResponse] = pb.GetPageResponse,
+        probe: VersionProbe | None = None,
     ) -> None:
         self._core = core
         self._clock = clock
         self._reports = reports
         self._page = page
         self._fleet = fleet
+        self._probe = probe
         self._answers: Mapping[type[Message], Callable[[Any], None]] = {
             pb.ListModelsRequest: self._list_models,
             pb.GetConfigRequest: self._get_config,
@@ -92,6 +97,7 @@ class CoreAdmin:
             pb.AspireRequest: self._aspire,
             pb.LeaveFleetRequest: self._leave_fleet,
             pb.GetPageRequest: self._get_page,
+            pb.ProbeRequest: self._try_version,
         }
 
     def __call__(self, asked: Asked[Any, Any]) -> None:
@@ -117,6 +123,13 @@ class CoreAdmin:
     def _get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
         """Tells where the page is, and the server's key."""
         asked.done(self._page())
+
+    def _try_version(self, asked: Asked[pb.ProbeRequest, pb.ProbeResponse]) -> None:
+        """Tries a version out that is not served."""
+        if self._probe is None:
+            asked.done(Unimplemented("this server tries no versions out"))
+        else:
+            self._probe.start(asked.request, asked.done)
 
     # -- changing ----------------------------------------------------------------------
 

@@ -251,7 +251,7 @@ class ModelPlacer:
 
 def loader_makers(
     options: ServerOptions,
-    placer: ModelPlacer,
+    context_of: Callable[[RuntimeSettings], LoadContext],
     copies: VersionCache,
     runtime_of: Callable[[str], RuntimeSettings],
 ) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
@@ -267,7 +267,7 @@ def loader_makers(
         def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             runtime = runtime_of(servable_id.name)
             settings[runtime.fingerprint] = runtime
-            context = placer.context(settings.get(storage.settings, runtime))
+            context = context_of(settings.get(storage.settings, runtime))
 
             def make(path: str) -> Loader[object]:
                 return registry.loader(path, context, name)

@@ -740,3 +740,33 @@ class GetPageResponse(_message.Message):
     tls: bool
     key: str
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., tls: bool = ..., key: _Optional[str] = ...) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("config", "version")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    config: _model_server_config_pb2.ModelConfig
+    version: int
+    def __init__(self, config: _Optional[_Union[_model_server_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ProbeResponse(_message.Message):
+    __slots__ = ("outcome", "reason", "load_peak_bytes", "work_peak_bytes")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[ProbeResponse.Outcome]
+        OK: _ClassVar[ProbeResponse.Outcome]
+        REFUSED: _ClassVar[ProbeResponse.Outcome]
+        CRASHED: _ClassVar[ProbeResponse.Outcome]
+    OUTCOME_UNSPECIFIED: ProbeResponse.Outcome
+    OK: ProbeResponse.Outcome
+    REFUSED: ProbeResponse.Outcome
+    CRASHED: ProbeResponse.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LOAD_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORK_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    outcome: ProbeResponse.Outcome
+    reason: str
+    load_peak_bytes: int
+    work_peak_bytes: int
+    def __init__(self, outcome: _Optional[_Union[ProbeResponse.Outcome, str]] = ..., reason: _Optional[str] = ..., load_peak_bytes: _Optional[int] = ..., work_peak_bytes: _Optional[int] = ...) -> None: ...

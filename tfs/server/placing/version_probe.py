@@ -1,0 +1,191 @@
+"""Tries a version out aside, for a fleet: what it takes, and whether it can be called."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from managers.loading.resource_tracker import ResourceTracker
+from sources.remote.cache import VersionCache
+from sources.remote.storage import AnyFileSystem
+from sources.storage_path import StoragePath
+from sources.version_policy import name_versions
+from tfs.core.clock import Clock
+from tfs.core.errors import (
+    FailedPrecondition,
+    InterpreterDied,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    serving_error,
+)
+from tfs.core.executor import ThreadExecutor
+from tfs.core.loader import Loader
+from tfs.core.servable_id import ServableId
+from tfs.handlers.operating.admin import Done
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.measuring.probe import ProbeOptions
+from tfs.servables.measuring.profiler import Profiler
+from tfs.servables.measuring.profiles import Profiles
+from tfs.servables.model_processes import processes_of
+from tfs.servables.platform import LoadContext
+from tfs.server.config.server_config import read_model
+from tfs.server.model_settings import ModelSettings, RuntimeSettings
+from tfs.server.options import ServerOptions
+from tfs.server.placing.model_placer import ModelPlacer, loader_makers
+
+log = logging.getLogger(__name__)
+
+# The largest batch of every signature is called whatever it takes; only what else is
+# measured, and not asked for here, is left out.
+_BUDGET_S: Final = 0.05
+
+_Reply = pb.ProbeResponse
+
+
+class VersionProbe:
+    """Loads a version in a process of its own, calls it, and unloads it. Thread-safe.
+
+    Args:
+        options: The options of the server.
+        placer: Has the processes.
+        copies: Where versions behind URLs are copied to.
+        memory: What probes reserve from, like loads; None if there is no limit.
+        clock: The clock that everything goes by.
+
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        placer: ModelPlacer,
+        copies: VersionCache,
+        memory: ResourceTracker | None,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._placer = placer
+        self._copies = copies
+        self._memory = memory
+        self._clock = clock
+        # One at a time: what a probe takes is not reserved in full.
+        self._executor = ThreadExecutor(1, "probe", clock)
+
+    def start(self, request: pb.ProbeRequest, done: Done[pb.ProbeResponse]) -> None:
+        """Begins to try a version; ``done`` takes what came of it, on another thread."""
+        if not self._options.load_probe_budget_s:
+            done(FailedPrecondition("this server measures nothing"))
+            return
+
+        def run() -> None:
+            try:
+                reply: _Reply | ServingError = self._try(request)
+            except Exception as error:
+                reply = serving_error(error, "Probe")
+            done(reply)
+
+        self._executor.submit(run)
+
+    def close(self, deadline_s: float) -> None:
+        """Waits for the probe that runs, and does no other; idempotent."""
+        self._executor.close(deadline_s)
+
+    def _try(self, request: pb.ProbeRequest) -> pb.ProbeResponse:
+        settings = read_model(request.config)
+        # No name that a request can have: what becomes of it concerns nobody's model.
+        servable_id = ServableId(f"{settings.name}/probe", request.version)
+        reply = _Reply(outcome=_Reply.OK)
+        try:
+            loader = self._loader(settings, servable_id, request.version)
+            with self._loaded(loader, servable_id) as version:
+                _report(version, reply)
+        except ResourceExhausted:
+            raise
+        except InterpreterDied as error:
+            reply = _Reply(outcome=_Reply.CRASHED, reason=error.message)
+        except ServingError as error:
+            reply = _Reply(outcome=_Reply.REFUSED, reason=error.message)
+        log.info(
+            "event=probed servable=%s/%d outcome=%s load_bytes=%d work_bytes=%d reason=%r",
+            settings.name,
+            request.version,
+            _Reply.Outcome.Name(reply.outcome),
+            reply.load_peak_bytes,
+            reply.work_peak_bytes,
+            reply.reason,
+        )
+        return reply
+
+    def _loader(
+        self, settings: ModelSettings, servable_id: ServableId, version: int
+    ) -> Loader[object]:
+        base_path = settings.base_path
+        try:
+            names = name_versions(AnyFileSystem().list_directories(base_path))
+        except OSError as error:
+            raise NotFound(f"{base_path} cannot be read: {error}") from error
+        if version not in names:
+            raise NotFound(f"version {version} is not in {base_path}")
+        path = StoragePath(f"{base_path.rstrip('/')}/{names[version]}")
+        makers = loader_makers(
+            self._options, self._context, self._copies, lambda _: settings.runtime
+        )
+        return makers[settings.platform](servable_id, path)
+
+    def _context(self, runtime: RuntimeSettings) -> LoadContext:
+        """Returns what has a version measured in a process, and tells nobody of it."""
+        context = self._placer.context(replace(runtime, num_interpreters=1))
+        profiler = Profiler(Profiles(None), ProbeOptions(_BUDGET_S), clock=self._clock)
+        return LoadContext(
+            context.interpreter_for,
+            device=context.device,
+            intra_op_threads=context.intra_op_threads,
+            profiler=profiler,
+            clock=self._clock,
+        )
+
+    @contextlib.contextmanager
+    def _loaded(
+        self, loader: Loader[object], servable_id: ServableId
+    ) -> Iterator[object]:
+        """Yields the loaded version, with what its files say reserved."""
+        wanted = loader.estimate_resources()
+        memory = self._memory
+        if memory is not None and not memory.reserve(wanted):
+            raise ResourceExhausted("no room for a probe beside what is served here")
+        try:
+            loader.load(servable_id)
+            try:
+                yield loader.servable
+            finally:
+                loader.unload()
+        finally:
+            if memory is not None:
+                memory.release(wanted)
+
+
+def _report(version: object, reply: pb.ProbeResponse) -> None:
+    """Writes what a version took.
+
+    Raises:
+        InterpreterDied: It ended its process, and a signature never answered.
+
+    """
+    if not isinstance(version, LoadedVersion) or version.profile is None:
+        return
+    profile = version.profile
+    processes = processes_of(version.model) if version.model else None
+    if processes and processes.num_deaths:
+        for name, found in profile.signatures.items():
+            if not found.call_s_by_rows:
+                raise InterpreterDied(
+                    f"its process {processes.last_death} when {name} was called"
+                )
+    resident = profile.resident_bytes or 0
+    peaks = [each.peak_bytes or 0 for each in profile.signatures.values()]
+    reply.load_peak_bytes = resident + (profile.load_peak_bytes or 0)
+    reply.work_peak_bytes = resident + max(peaks, default=0)
