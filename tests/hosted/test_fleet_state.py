@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -217,3 +218,24 @@ def test_a_request_about_what_is_not_there_is_refused(state: FleetState) -> None
     """The names there are help who mistyped one."""
     with pytest.raises(NotFound, match="there are: none"):
         state.commit(edits.remove_model("m"), Request("1", b""))
+
+
+def test_a_store_that_is_older_than_the_copy_is_neither_read_nor_changed(
+    tmp_path: Path,
+) -> None:
+    """Who keeps jobs, takes commands or routes would undo what the lost changes did."""
+    copy = FleetCopy(str(tmp_path / "copy.json"))
+    copy.keep(Snapshot(2, FLEET))
+    store = state_in(tmp_path).store
+    state = FleetState(store, copy)
+    state_in(tmp_path).change(edits.put_job(server("other", MIB)))
+    asks: list[Callable[[], object]] = [
+        state.read,
+        lambda: state.change(add("m")),
+        lambda: state.commit(add("m"), Request("1", b"")),
+    ]
+    for ask in asks:
+        with pytest.raises(FailedPrecondition, match="older copy"):
+            ask()
+    assert [*state_in(tmp_path).read().fleet.jobs] == ["other"]
+    assert FleetState(store, copy, take_over=True).read().revision == 1

@@ -76,7 +76,7 @@ class Bench:
         self.path = path
         self.clock = FakeClock()
         self.store = FailingStore(SqliteStore(str(path / "fleet.db"), self.clock))
-        self.state = FleetState(self.store)
+        self.state = FleetState(self.store, self.copy())
         self.jobs = Jobs()
         self.routes: Mapping[str, tuple[str, ...]] = {}
         self.only_routes = only_routes
@@ -95,9 +95,11 @@ class Bench:
             self.clock,
             threads,
             SynchronizerOptions(down_after_s=10, only_routes=self.only_routes),
-            FleetCopy(str(self.path / "copy.json")),
             holder=name,
         )
+
+    def copy(self) -> FleetCopy:
+        return FleetCopy(str(self.path / "copy.json"))
 
     @property
     def fleet(self) -> Fleet:
@@ -428,7 +430,7 @@ def test_a_store_that_is_lost_takes_no_route_and_no_model_away(bench: Bench) -> 
         each.rename(bench.path / f"kept-{each.name}")
     told = list(bench.jobs.told)
     for _ in range(2):
-        with pytest.raises(FailedPrecondition, match="to 0"):
+        with pytest.raises(FailedPrecondition, match="at revision 0"):
             bench.look()
     assert bench.routes == {"m": ("a",)}
     assert (bench.jobs.told, bench.jobs.forgotten) == (told, [])
@@ -463,7 +465,7 @@ def test_a_start_without_the_store_goes_on_from_the_copy(bench: Bench) -> None:
     bench.look_for(3)
     bench.store.is_away = True
     bench.routes = {}
-    bench.state = FleetState(bench.store)
+    bench.state = FleetState(bench.store, bench.copy())
     again = bench.make()
     for _ in range(2):
         again.look_safely()
@@ -477,7 +479,8 @@ def test_a_start_with_a_store_that_is_empty_goes_on_from_the_copy(bench: Bench) 
         if "fleet.db" in each.name:
             each.rename(bench.path / f"kept-{each.name}")
     bench.routes = {}
-    bench.state = FleetState(SqliteStore(str(bench.path / "fleet.db"), bench.clock))
+    store = SqliteStore(str(bench.path / "fleet.db"), bench.clock)
+    bench.state = FleetState(store, bench.copy())
     again = bench.make()
     for _ in range(2):
         with pytest.raises(FailedPrecondition, match="older copy"):

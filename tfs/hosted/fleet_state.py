@@ -134,10 +134,28 @@ class Committed:
 
 
 class FleetState:
-    """Reads and changes the fleet of one store. Thread-safe; blocks on the store."""
+    """Reads and changes the fleet of one store. Thread-safe; blocks on the store.
 
-    def __init__(self, store: StateStore) -> None:
+    A store that is older than what was seen here is neither read nor changed.
+
+    Args:
+        store: Where the fleet is.
+        copy: Where the wanted state is kept for a start without the store.
+        take_over: Whether a store that is older than the copy is followed all the same.
+
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        copy: FleetCopy | None = None,
+        *,
+        take_over: bool = False,
+    ) -> None:
         self.store = store
+        self.copy = copy or FleetCopy("")
+        kept = None if take_over else self.copy.read()
+        self._least = kept.revision if kept else 0
         # Guards the next; leaf.
         self._lock = threading.Lock()
         self._last = Snapshot()
@@ -166,7 +184,8 @@ class FleetState:
         """Returns the present state.
 
         Raises:
-            FailedPrecondition: The store is another one than before, or cannot be used.
+            FailedPrecondition: The store is older than what was seen here, or cannot be
+                used.
             Unavailable: It cannot be reached.
             DataLoss: It contains something else.
 
@@ -269,11 +288,12 @@ class FleetState:
         return self._advanced(last, transaction.feed(last.revision))
 
     def _advanced(self, last: Snapshot, feed: Feed) -> Snapshot:
-        if feed.revision < last.revision:
+        seen = max(last.revision, self._least)
+        if feed.revision < seen:
             raise FailedPrecondition(
-                f"the fleet's store {self.store.name} went back from revision "
-                f"{last.revision} to {feed.revision}: it was lost, or an older one was "
-                "put in its place; put the newest back, or restart to follow this one"
+                f"the fleet's store {self.store.name} is at revision {feed.revision}, and "
+                f"revision {seen} was seen here: it is an older copy, or its file went; "
+                "put the newest back, or start again with --take_over"
             )
         now = _followed(last, feed)
         with self._lock:

@@ -28,7 +28,7 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService
 from tfs.hosted.edits import EditReader
-from tfs.hosted.fleet_state import FleetCopy, FleetState, Snapshot, StoreFollower
+from tfs.hosted.fleet_state import FleetState, Snapshot, StoreFollower
 from tfs.hosted.identities import Identities
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobRuntime
@@ -85,8 +85,6 @@ class ServiceOptions:
         control: Where it takes commands.
         router: How it answers requests for models; None: it does not.
         synchronizing: How jobs are watched and told what to serve.
-        copy_path: Where the wanted state is kept for a start without the store; empty:
-            nowhere.
         model_stores: Where versions of new models are uploaded to, by partition.
 
     """
@@ -94,7 +92,6 @@ class ServiceOptions:
     control: ControlOptions
     router: PythonRouterOptions | EnvoyOptions | None
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
-    copy_path: str = ""
     model_stores: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -134,7 +131,6 @@ class HostedService:
             self._clock,
             self._callers,
             options.synchronizing,
-            FleetCopy(options.copy_path),
             self._keeper.problem if self._keeper else lambda _: "",
             f"{socket.gethostname()}/{os.getpid()}",
         )

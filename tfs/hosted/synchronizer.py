@@ -29,11 +29,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
-from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config
-from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState, Snapshot
+from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
 from tfs.hosted.load_following import LoadOptions, Scaling
 from tfs.hosted.reports import (
     JobReport,
@@ -150,7 +150,6 @@ class Synchronizer:
         executor: Runs the calls of servers. One that hangs holds up no look, and no
             other server while there are threads left.
         options: How often to look, and how long to wait for a job.
-        copy: Where the wanted state is kept for a start without the store.
         job_problem: Says what is wrong with the processes of a job; empty if nothing is.
         holder: How this synchronizer is called where it leads.
 
@@ -164,7 +163,6 @@ class Synchronizer:
         clock: Clock,
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
-        copy: FleetCopy | None = None,
         job_problem: Callable[[str], str] = lambda _: "",
         holder: str = "",
     ) -> None:
@@ -174,7 +172,6 @@ class Synchronizer:
         self._clock = clock
         self._executor = executor or InlineExecutor()
         self._options = options or SynchronizerOptions()
-        self._copy = copy or FleetCopy("")
         self._job_problem = job_problem
         self._holder = holder
         self._lease: Lease | None = None
@@ -233,11 +230,11 @@ class Synchronizer:
         """
         trouble: ServingError | None = None
         try:
-            self._last = self._read()
-            self._copy.keep(self._last)
+            self._last = self._state.read()
+            self._state.copy.keep(self._last)
         except ServingError as error:
             trouble, self._lease = error, None
-            self._last = self._last or self._copy.read()
+            self._last = self._last or self._state.copy.read()
         fleet = (self._last or Snapshot()).fleet
         self._excuse()
         self._ask_all(fleet)
@@ -265,22 +262,6 @@ class Synchronizer:
         self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
         self._settled = moment
         return fleet
-
-    def _read(self) -> Snapshot:
-        """Returns what is in the store; fails at a start whose copy is newer than that."""
-        found = self._state.read()
-        known = self._last or self._copy.read()
-        if (
-            known is not None
-            and known.revision > found.revision
-            and not self._options.take_over
-        ):
-            raise FailedPrecondition(
-                f"the store is at revision {found.revision}, and revision "
-                f"{known.revision} was seen here: it is an older copy, or its file went; "
-                "put the newest back, or say --take_over"
-            )
-        return found
 
     def _is_settled(self, moment: tuple[object, ...]) -> bool:
         """Whether nothing changed since servers were told and the store was.

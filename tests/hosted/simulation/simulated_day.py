@@ -302,7 +302,8 @@ class SimulatedDay:
     def _replace_processes(self) -> None:
         """Controller and synchronizer were killed; others begin, and know nothing."""
         self._num_processes += 1
-        self._state = FleetState(self._store)
+        copy = FleetCopy(str(self._folder / "copy.json"))
+        self._state = FleetState(self._store, copy)
         self._synchronizer = Synchronizer(
             self._state,
             self._servers,
@@ -313,7 +314,6 @@ class SimulatedDay:
                 max(10.0, 3 * self.options.look_s),
                 load=LoadOptions(),
             ),
-            copy=FleetCopy(str(self._folder / "copy.json")),
             holder=f"process {self._num_processes}",
         )
         self._keeper = JobKeeper(self._state, self._runtime)

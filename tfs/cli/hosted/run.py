@@ -172,7 +172,7 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.fleet_state import FleetCopy, FleetState
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
     from tfs.hosted.synchronizer import SynchronizerOptions
@@ -193,10 +193,11 @@ def _run(arguments: argparse.Namespace) -> int:
             only_routes=arguments.only_routes,
             take_over=arguments.take_over,
         ),
-        copy_path=arguments.copy,
         model_stores=read_stores(arguments.model_store, ""),
     )
-    state = FleetState(open_store(arguments.store))
+    copy = FleetCopy(arguments.copy)
+    store = open_store(arguments.store)
+    state = FleetState(store, copy, take_over=arguments.take_over)
     if not arguments.copy:
         state.read()  # reports a wrong path now, not later
     clock = MonotonicClock()

@@ -96,7 +96,7 @@ def add_up(commands: Subparsers) -> None:
 def _up(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.fleet_state import FleetCopy, FleetState
     from tfs.hosted.jobs.job_runtime import JobSpec
     from tfs.hosted.jobs.local_process import LocalProcesses
     from tfs.hosted.routing.job_channels import JobChannels
@@ -112,6 +112,9 @@ def _up(arguments: argparse.Namespace) -> int:
     apply_settings()
     folder = Path(arguments.folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    copy = FleetCopy(str(folder / "fleet.json"))
+    state = FleetState(SqliteStore(str(folder / "fleet.db")), copy)
+    _want_job(state, arguments)
     clock = MonotonicClock()
     flags = arguments.server_flags.split()
     servers = LocalProcesses(
@@ -126,18 +129,15 @@ def _up(arguments: argparse.Namespace) -> int:
         clock,
         is_ready,
     )
-    state = FleetState(SqliteStore(str(folder / "fleet.db")))
     channels = JobChannels()
     options = ServiceOptions(
         control_options(arguments, folder / "control.key"),
         router=None,
-        copy_path=str(folder / "fleet.json"),
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
     reader = edit_reader(may_run_jobs=True)
     service = HostedService(state, channels, options, clock, reader, servers)
     routers.ensure(JobSpec("router", 1, _ROUTER_BYTES))
-    _want_job(state, arguments)
 
     def drain() -> bool:
         """Lets the router answer first, then the servers that it asks."""
