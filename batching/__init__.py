@@ -14,10 +14,10 @@ docs/batching.md.
 """
 
 from batching.batch import Batch, Runner
+from batching.batching_options import Padding, QueuePolicy, SchedulerOptions
 from batching.cost_table import CostTable
 from batching.deadline_window import WindowOptions
 from batching.driver import BatchDriver, DrivenQueue
-from batching.scheduler_options import Padding, QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from batching.batching_options import Padding
 from batching.cost_table import CostTable
-from batching.scheduler_options import Padding
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_task import Task
 

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
 from batching.batch import Batch
+from batching.batching_options import QueuePolicy, SchedulerOptions
 from batching.cost_table import CostTable
-from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions

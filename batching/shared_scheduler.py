@@ -18,17 +18,16 @@ from typing import Any, TypeAlias, TypeVar
 
 from batching.batch import Batch, Runner
 from batching.batch_sizes import BatchSizes
+from batching.batching_options import Padding, QueuePolicy, SchedulerOptions
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
 from batching.queue_timers import QueueTimers
-from batching.scheduler_options import Padding, QueuePolicy, SchedulerOptions
 from batching.turn_order import AnyQueue, TurnOrder, charge
 from tfs.core.batch.batch_queue import BatchQueue
-from tfs.core.batch.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, Window
 from tfs.core.batch.batch_task import Join, Split, Task
 from tfs.core.batch.queue_stats import QueueStats, num_batches_meant
-from tfs.core.batch.window import Window
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, ServingError, serving_error
 

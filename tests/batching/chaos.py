@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from batching.batch import Batch, FaultyTasks
-from batching.scheduler_options import QueuePolicy, SchedulerOptions
+from batching.batching_options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tests.batching.simulation import VirtualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batching.scheduler_options import SchedulerOptions
+from batching.batching_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
 from tfs.core.batch.batch_queue import BatchQueue

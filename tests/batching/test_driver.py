@@ -15,8 +15,8 @@ import pytest
 
 import batching
 from batching import BatchDriver, BatchQueueOptions, SchedulerOptions, WindowOptions
+from batching.batching_options import QueuePolicy
 from batching.driver import DrivenQueue
-from batching.scheduler_options import QueuePolicy
 from tests.batching.gate import Gate
 from tests.threads import run_together
 from tfs.core.errors import (

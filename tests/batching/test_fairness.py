@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from batching.batch import Batch
+from batching.batching_options import QueuePolicy
 from batching.cost_table import CostTable
 from batching.deadline_window import WindowOptions
-from batching.scheduler_options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask
 from tests.batching.simulation import (

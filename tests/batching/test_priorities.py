@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batching.scheduler_options import SchedulerOptions
+from batching.batching_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
 from tfs.core.batch.batch_queue import BatchQueue

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from batching.batching_options import QueuePolicy, SchedulerOptions
 from batching.deadline_window import WindowOptions
-from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.errors import (
     FailedPrecondition,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from batching.batching_options import QueuePolicy
 from batching.deadline_window import WindowOptions
-from batching.scheduler_options import QueuePolicy
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tests.batching.stepped_scheduler import START_S, SteppedScheduler
 from tfs.core.batch.batch_queue_options import LowPriority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batching.scheduler_options import QueuePolicy
+from batching.batching_options import QueuePolicy
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.errors import (

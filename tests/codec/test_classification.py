@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tfs.codec.classification import write_classification_response
+from tfs.codec.inference_results import write_classification_response
 from tfs.core.dtype import FLOAT32, FLOAT64, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.tensor_view import TensorView

@@ -6,14 +6,14 @@ import struct
 
 import pytest
 
-from tfs.codec.classification import write_classification_result
-from tfs.codec.model_spec import ModelSpec
-from tfs.codec.multi_inference import (
+from tfs.codec.inference_results import (
     InferenceAnswer,
     read_multi_inference_request,
+    write_classification_result,
     write_multi_inference_response,
+    write_regression_result,
 )
-from tfs.codec.regression import write_regression_result
+from tfs.codec.model_spec import ModelSpec
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method

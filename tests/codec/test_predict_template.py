@@ -13,7 +13,7 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
-from tfs.codec import request_template
+from tfs.codec import request_reader
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.predict_request import KNOWN, parse, read_predict_request
 from tfs.core.dtype import FLOAT32
@@ -77,7 +77,7 @@ def test_templates_are_bounded() -> None:
         message = request(typed_proto(FLOATS), name=f"{name:04}").SerializeToString()
         read_predict_request(message)
     num_keys, num_of_key = KNOWN.num_remembered()
-    assert 0 < num_keys <= request_template.MAX_KEYS
+    assert 0 < num_keys <= request_reader.MAX_KEYS
     assert num_of_key == 1
 
 
@@ -108,7 +108,7 @@ def test_requests_to_one_model_do_not_pile_up() -> None:
             for _ in range(2):
                 data = message.SerializeToString()
                 assert read_predict_request(data) == parse(data, FillBudget(1 << 20))
-    assert KNOWN.num_remembered() == (2, request_template.MAX_OF_KEY)
+    assert KNOWN.num_remembered() == (2, request_reader.MAX_OF_KEY)
 
 
 def test_large_surroundings_are_not_kept() -> None:

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tfs.codec.regression import write_regression_response
+from tfs.codec.inference_results import write_regression_response
 from tfs.core.dtype import FLOAT32, FLOAT64
 from tfs.core.errors import InvalidArgument
 from tfs.core.tensor_view import TensorView

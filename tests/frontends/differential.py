@@ -20,9 +20,8 @@ from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.grpcio.options import GrpcioOptions
-from tfs.frontends.grpcio.transport import GrpcioTransport
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.testing.patience import PATIENCE_S
 
 MAX_MESSAGE_BYTES: Final = 300_000

@@ -30,9 +30,8 @@ from tfs.core.errors import Code, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.grpcio.options import GrpcioOptions
-from tfs.frontends.grpcio.transport import GrpcioTransport
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 PATH: Final = "/test.Service/Ask"

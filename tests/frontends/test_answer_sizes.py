@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.frontends.answer_sizes import AnswerSizes
+from tfs.frontends.budget import AnswerSizes
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 MIB = 1 << 20

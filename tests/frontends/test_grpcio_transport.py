@@ -18,8 +18,7 @@ from tests.core.conformance.transport import (
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.grpcio.options import GrpcioOptions
-from tfs.frontends.grpcio.transport import GrpcioTransport
+from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]

@@ -15,8 +15,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.listener import Listener
-from tfs.frontends.unix_socket import remedy
+from tfs.frontends.listener import Listener, remedy
 from tfs.testing.fake_clock import FakeClock
 
 

@@ -6,9 +6,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from batching.batching_options import BatchingOptions, options_from_parameters
+from batching.batching_options import (
+    BatchingOptions,
+    QueuePolicy,
+    options_from_parameters,
+)
 from batching.deadline_window import WindowOptions
-from batching.scheduler_options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from managers.serving_map import ServingMap
 from tfs.core.call import Call

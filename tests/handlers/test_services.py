@@ -31,11 +31,10 @@ from tfs.handlers.health import (
 from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
-from tfs.handlers.model_status import ModelStatusHandler
+from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin import admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
-from tfs.handlers.operating.reload_config import ReloadConfigHandler
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.health.v1 import health_pb2

@@ -1,6 +1,6 @@
 """Reads ``PredictRequest``: by a template if one like it was read before, or else by upb.
 
-A template (tfs.codec.request_template) takes a message apart without parsing or copying
+A template (tfs.codec.request_reader) takes a message apart without parsing or copying
 it. Every other message is parsed by protobuf's own parser, which decides what is
 accepted and what it means, and leaves a template behind if it can. A differential fuzz
 test checks that the two agree.
@@ -18,8 +18,7 @@ from tfs.codec import wire
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.message_weight import MessageForm, weigh
 from tfs.codec.model_spec import ModelSpec, model_spec_of, write_model_spec
-from tfs.codec.request_reader import RequestReader
-from tfs.codec.request_template import Gap, RequestTemplates
+from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
 from tfs.codec.tensor import tensor_view_of, write_tensor
 from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import BOOL, STRING

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from tfs.core.loop.serving_loop import HANG_UP, ServingLoop
-from tfs.frontends.progress import Progress
+from tfs.frontends.budget import Progress
 
 _LOOK_S: Final = 1.0
 _READ_BYTES: Final = 65_536

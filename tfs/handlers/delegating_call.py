@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from tfs.core.call import Call, Metadata, Peer
 from tfs.core.errors import ServingError
+from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import CancelToken
 
 C = TypeVar("C", bound=Call)
@@ -65,3 +66,25 @@ class DelegatingCall(Generic[C]):
 
     def take_room(self, num_bytes: int) -> bool:
         return self._call.take_room(num_bytes)
+
+
+class TranslatedCall(DelegatingCall[HttpCall]):
+    """An HTTP request that a handler of gRPC answers.
+
+    Args:
+        call: The request.
+        message: What the handler gets.
+        answer: Makes the HTTP answer from the handler's reply.
+
+    """
+
+    __slots__ = ("_answer",)
+
+    def __init__(
+        self, call: HttpCall, message: bytes, answer: Callable[[bytes], HttpReply]
+    ) -> None:
+        super().__init__(call, message)
+        self._answer = answer
+
+    def reply(self, message: bytes) -> None:
+        self._call.respond(self._answer(message))

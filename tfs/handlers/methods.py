@@ -20,7 +20,12 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
-from tfs.handlers.model_status import ModelStatusHandler, StatusReader
+from tfs.handlers.model_service import (
+    ConfigApplier,
+    ModelStatusHandler,
+    ReloadConfigHandler,
+    StatusReader,
+)
 from tfs.handlers.oip.infer import InferFormat
 from tfs.handlers.oip.rpc import SERVICE as OIP_SERVICE
 from tfs.handlers.oip.rpc import oip_methods
@@ -29,7 +34,6 @@ from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.operating.admin import Admin, admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
-from tfs.handlers.operating.reload_config import ConfigApplier, ReloadConfigHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.request_format import PredictFormat

@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeAlias
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.request_template import RequestView
+from tfs.codec.request_reader import RequestView
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.dtype import DType
 from tfs.core.errors import InvalidArgument, ServingError
@@ -23,9 +23,8 @@ from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.model_lookup import ModelLookup, NotResident, find_signature
-from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.request_format import PredictFormat, ReplyWriter, RequestFormat
-from tfs.handlers.request_plan import RequestPlan
+from tfs.handlers.request_plan import PredictAnswers, RequestPlan
 
 Asked: TypeAlias = tuple[Mapping[str, TensorView], tuple[str, ...]]
 """A request's inputs by name, and the outputs that it wants; none stands for all."""

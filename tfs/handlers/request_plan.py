@@ -1,7 +1,7 @@
 """How to answer requests that differ from an earlier one only in their elements.
 
 Usually the requests of one client differ only in the elements of their tensors. What
-their bytes have in common is a :class:`~tfs.codec.request_template.RequestTemplate`; a plan says
+their bytes have in common is a :class:`~tfs.codec.request_reader.RequestTemplate`; a plan says
 how one version answers such requests. It settles decoding, signature, checks, gate and
 counters once, so that requests that arrive together are pinned, queued, answered and
 counted together.
@@ -15,17 +15,32 @@ way, errors included.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Final, Protocol, cast
 
-from tfs.core.call import BurstCall
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.predict_request import write_predict_request
+from tfs.codec.predict_response import PredictReplies, Reply
+from tfs.core.call import BurstCall, Call
 from tfs.core.dtype import DType
-from tfs.core.servable import InferenceTask, Outcome, TaskForm, Tensors
+from tfs.core.errors import ServingError
+from tfs.core.servable import (
+    CancelToken,
+    InferenceTask,
+    Outcome,
+    Servable,
+    TaskForm,
+    Tensors,
+)
+from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView, join_elements
 from tfs.core.trace import Trace
-from tfs.handlers.predict_answers import PredictAnswers
+from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.limits.admission import Admission
+from tfs.handlers.request_format import ReplyWriter
 
 
 class RequestPlan:
@@ -155,3 +170,269 @@ class PlannedTask(InferenceTask):
     def on_done(self, on_done: Callable[[Outcome], None]) -> None:
         self._on_done = on_done
         self.form = None  # from here on the task ends by itself
+
+
+_PREDICT: Final = PredictReplies()
+_LARGE_LOGGED_BYTES: Final = 1 << 20
+
+
+class Asked(Protocol):
+    """A request that was taken: its call, and when it came. Thread-safe to read."""
+
+    @property
+    def call(self) -> BurstCall:
+        """The call that gets the reply."""
+        ...
+
+    @property
+    def cancel(self) -> CancelToken:
+        """The token that is marked when nobody waits for the answer."""
+        ...
+
+    @property
+    def begun_s(self) -> float:
+        """When the request was taken, by the gate's clock."""
+        ...
+
+
+class PredictAnswers:
+    """Encodes outcomes, finishes calls, counts them, and gives back what they took.
+
+    It is for one signature of one version. Each request that has entered both gates and
+    pinned the handle is ended exactly once, by any of the methods. It keeps the handle
+    but not the servable, so it delays no unload.
+
+    Args:
+        admission: What each request has taken.
+        decode_pool: Where long answers are written.
+        writer: Encodes outputs.
+
+    Attributes:
+        logged_inputs: The inputs of the only request, if that is to be logged.
+
+    """
+
+    __slots__ = (
+        "_admission",
+        "_decode_pool",
+        "_gate",
+        "_id",
+        "_model",
+        "_signature_name",
+        "_stats",
+        "_writer",
+        "logged_inputs",
+    )
+
+    def __init__(
+        self,
+        admission: Admission,
+        decode_pool: DecodePool,
+        writer: ReplyWriter,
+    ) -> None:
+        self._admission = admission
+        self._model = admission.model
+        self._id = admission.handle.id
+        self._signature_name = admission.signature_name
+        self._gate = admission.gate
+        self._stats = admission.stats
+        self._decode_pool = decode_pool
+        self._writer = writer
+        self.logged_inputs: Tensors = {}
+
+    def are_for(self, handle: ServableHandle[Servable]) -> bool:
+        """Tells whether this may still answer requests to that version.
+
+        It is not if requests have to be logged, or if its counters are no longer
+        published.
+        """
+        return (
+            self._admission.handle is handle
+            and not self._model.logs
+            and not self._model.is_forgotten
+            and not self._stats.is_forgotten
+        )
+
+    def enter_all(self, num: int) -> bool:
+        """Enters ``num`` requests, pinned and in the server's gate, into the model's.
+
+        Returns False, with nothing done, if the model has no room for all of them.
+        """
+        entered = self._model.enter_all(num)
+        if entered:
+            self._stats.begin_all(num)
+        return entered
+
+    def end(
+        self,
+        call: Call,
+        begun_s: float,
+        output_filter: tuple[str, ...],
+        outcome: Outcome,
+    ) -> None:
+        """Ends one request; on another thread, if its answer is long. Any thread."""
+        done_s = self._gate.now()
+        response: Reply | None = None
+        outputs: Tensors = {}
+        if not isinstance(outcome, ServingError):
+            try:
+                if output_filter:
+                    outcome = {name: outcome[name] for name in output_filter}
+                outputs = outcome
+                response = self._writer.write_if_quick(
+                    self._id, self._signature_name, outputs
+                )
+                if response is None or (
+                    self._admission.logs and _is_large(call, response)
+                ):
+                    later = functools.partial(
+                        self._end_long, call, begun_s, done_s, outputs
+                    )
+                    self._decode_pool.write(later)
+                    return
+            except Exception as error:
+                outcome = self._admission.failure_of(error)
+        admission = self._admission
+        admission.finish(
+            call,
+            begun_s,
+            done_s,
+            cast("Reply | ServingError", outcome if response is None else response),
+            functools.partial(self._record, call, outputs) if admission.logs else None,
+        )
+
+    def _end_long(
+        self, call: Call, begun_s: float, done_s: float, outputs: Tensors
+    ) -> None:
+        """Writes a long answer, if somebody still waits for it, and ends its request."""
+        answer: Reply | ServingError | None = call.cancel.error
+        if answer is None:
+            try:
+                answer = self._writer.write(self._id, self._signature_name, outputs)
+            except Exception as error:
+                answer = self._admission.failure_of(error)
+        record = functools.partial(self._record, call, outputs)
+        self._admission.finish(call, begun_s, done_s, answer, record)
+
+    def _record(
+        self, call: Call, outputs: Tensors, reply: Reply
+    ) -> tuple[bytes | memoryview, Reply]:
+        """Returns a request and its reply as messages of Predict."""
+        if isinstance(self._writer, PredictReplies):
+            return call.message, reply
+        spec = ModelSpec(self._id.name, None, None, self._signature_name)
+        return (
+            write_predict_request(spec, self.logged_inputs),
+            _PREDICT.write(self._id, self._signature_name, outputs),
+        )
+
+    def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
+        """Ends requests that were computed together, as ``end`` would each. On the loop.
+
+        Args:
+            asked: The requests, in the order of their rows.
+            outputs: Outputs of all requests, joined; rows beyond theirs are padding.
+            num_rows: Rows of each request.
+
+        """
+        done_s = self._gate.now()
+        calls = [each.call for each in asked]
+        replies = self._replies(calls, outputs, num_rows)
+        if replies is None:
+            for index, each in enumerate(asked):
+                own = _rows_of(outputs, index, num_rows)
+                self.end(each.call, each.begun_s, (), own)
+            return
+        try:
+            self._reply_all(calls, replies)
+        finally:
+            self._count(asked, done_s)
+            self._release_all(len(calls))
+
+    def end_now(
+        self,
+        calls: Sequence[BurstCall],
+        begun_s: float,
+        outcome: Outcome,
+        num_rows: int,
+    ) -> None:
+        """Ends requests that were begun and computed together, at once. On the loop.
+
+        Args:
+            calls: The calls of the requests, in the order of their rows. None had ended
+                when they were begun, and nothing else has happened since.
+            begun_s: When they were begun.
+            outcome: Outputs of all requests, joined, or the error of all.
+            num_rows: Rows of each request.
+
+        """
+        if len(calls) == 1 or isinstance(outcome, ServingError):
+            for call in calls:
+                self.end(call, begun_s, (), outcome)
+            return
+        done_s = self._gate.now()
+        replies = self._replies(calls, outcome, num_rows)
+        if replies is None:
+            for index, call in enumerate(calls):
+                self.end(call, begun_s, (), _rows_of(outcome, index, num_rows))
+            return
+        try:
+            self._reply_all(calls, replies)
+        finally:
+            opened_s = calls[0].opened_s
+            self._stats.end_answered(opened_s, begun_s, None, done_s, len(calls))
+            self._release_all(len(calls))
+
+    def _replies(
+        self, calls: Sequence[BurstCall], outputs: Tensors, num_rows: int
+    ) -> Sequence[Reply] | None:
+        """Returns the reply to each request; None if they have to be encoded one by one."""
+        try:
+            return self._writer.write_all(
+                self._id, self._signature_name, outputs, num_rows, len(calls)
+            )
+        except Exception:
+            return None  # one by one it shows which request is at fault
+
+    def _reply_all(self, calls: Sequence[BurstCall], replies: Sequence[Reply]) -> None:
+        num = len(calls)
+        self._model.leave_all(num)
+        self._gate.leave_all(num)
+        calls[0].reply_all(calls, replies)
+
+    def _release_all(self, num: int) -> None:
+        release = self._admission.handle.release
+        for _ in range(num):
+            release()
+
+    def _count(self, asked: Sequence[Asked], done_s: float) -> None:
+        stats, first = self._stats, asked[0]
+        first_s = first.begun_s
+        others = [
+            each
+            for each in asked
+            if each.begun_s != first_s or each.cancel.error is not None
+        ]
+        if not others:
+            stats.end_answered(
+                first.call.opened_s, first_s, first.cancel.begun_s, done_s, len(asked)
+            )
+            return
+        for each in asked:
+            cancel, begun_s = each.cancel, each.begun_s
+            if cancel.error is not None:
+                stats.end(cancel.error.code, begun_s)
+            else:
+                opened_s = each.call.opened_s
+                stats.end_answered(opened_s, begun_s, cancel.begun_s, done_s)
+
+
+def _is_large(call: Call, response: Reply) -> bool:
+    """Tells whether copying request and response for a log takes long."""
+    return not isinstance(response, bytes) or len(call.message) >= _LARGE_LOGGED_BYTES
+
+
+def _rows_of(outputs: Tensors, index: int, num_rows: int) -> Tensors:
+    """Returns the ``index``-th of equal parts."""
+    start, stop = index * num_rows, (index + 1) * num_rows
+    return {name: view.rows(start, stop) for name, view in outputs.items()}

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from tfs.core.call import Handler, MethodKind, RpcMethod
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.handlers.http.translated_call import TranslatedCall
+from tfs.handlers.delegating_call import TranslatedCall
 from tfs.hosted.controller_service import ControllerAccess
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 

@@ -27,9 +27,8 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.frontends.answer_sizes import AnswerSizes
-from tfs.handlers.warmup.recorded_warm_up import warm_up
-from tfs.handlers.warmup.warmup_replay import WarmupOptions
+from tfs.frontends.budget import AnswerSizes
+from tfs.handlers.warmup_replay import WarmupOptions, warm_up
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig

@@ -21,7 +21,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.handlers.model_lookup import ModelLookup
-from tfs.handlers.warmup.warmup_replay import (
+from tfs.handlers.warmup_replay import (
     MAX_RECORDS,
     Replay,
     WarmupOptions,

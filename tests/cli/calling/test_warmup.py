@@ -12,7 +12,7 @@ from tests.handlers.messages import classify_log, predict_log
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.version_directory import WARMUP_REQUESTS, read_manifest, verify_files
-from tfs.handlers.warmup.warmup_replay import read_warmup_requests
+from tfs.handlers.warmup_replay import read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 

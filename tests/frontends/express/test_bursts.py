@@ -15,7 +15,7 @@ from tfs.core.errors import Code, DeadlineExceeded, NotFound
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode, Setting
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 
 
 def ask(

@@ -32,7 +32,7 @@ from tfs.frontends.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.frontends.http2.stream import Stream
 
 DATA = Path(__file__).parents[2] / "data" / "http2"

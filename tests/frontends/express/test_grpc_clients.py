@@ -24,7 +24,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.testing.patience import PATIENCE_S
 
 ECHO = "/t.Test/Echo"

@@ -15,9 +15,9 @@ import pytest
 from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
 from tfs.core.errors import InvalidArgument
 from tfs.frontends.http2.frames import ErrorCode
-from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.frontends.http2.request_head import HttpRefusal
 from tfs.frontends.http2.response import OK_TRAILERS_BLOCK
+from tfs.frontends.http2.state import ConnectionLimits
 
 
 class H2Client:

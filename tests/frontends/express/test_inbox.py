@@ -28,7 +28,7 @@ from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.testing.held_executor import HeldExecutor
 
 

@@ -28,8 +28,8 @@ from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
-from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.frontends.http2.response import HTTP_1_ANSWER
+from tfs.frontends.http2.state import ConnectionLimits
 
 
 def test_a_request_is_answered_within_its_round(rig: Rig) -> None:

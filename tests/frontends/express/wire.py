@@ -14,7 +14,7 @@ from tfs.frontends.http2 import frames
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
 from tfs.frontends.http2.hpack_decoder import encode_literal
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.frontends.http2.stream import Stream
 
 PATH = "/tfs.test.Echo/Say"

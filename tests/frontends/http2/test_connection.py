@@ -28,7 +28,7 @@ from tfs.frontends.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.frontends.http2.stream import Stream
 
 # -- opening ---------------------------------------------------------------------------

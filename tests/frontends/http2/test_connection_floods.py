@@ -29,7 +29,7 @@ from tfs.frontends.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 
 
 def test_a_round_takes_a_bounded_number_of_requests() -> None:

@@ -23,7 +23,7 @@ from tfs.frontends.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.http2.states import (
+from tfs.frontends.http2.stream import (
     Reaction,
     Signal,
     Step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfs.frontends.http2.frames import ErrorCode
-from tfs.frontends.http2.states import (
+from tfs.frontends.http2.stream import (
     TRANSITIONS,
     Reaction,
     Signal,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.frontends.http2.states import StreamState
-from tfs.frontends.http2.stream import StreamTable
+from tfs.frontends.http2.stream import StreamState, StreamTable
 
 
 def _table(last_id: int) -> StreamTable:

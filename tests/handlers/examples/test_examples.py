@@ -8,8 +8,8 @@ import pytest
 
 from tests.handlers.served import OneModel
 from tfs.codec.example import ExampleInput
+from tfs.codec.inference_results import InferenceTaskView
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.multi_inference import InferenceTaskView
 from tfs.core.errors import (
     Internal,
     InvalidArgument,

@@ -1,10 +1,10 @@
-"""tfs.handlers.limits.in_flight_limit."""
+"""tfs.handlers.limits.model_gate."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfs.handlers.limits.in_flight_limit import InFlightLimit
+from tfs.handlers.limits.model_gate import InFlightLimit
 
 
 def test_as_many_are_taken_as_there_are() -> None:

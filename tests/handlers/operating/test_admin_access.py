@@ -8,6 +8,7 @@ import pytest
 
 from tfs.core.call import Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied
+from tfs.handlers.model_service import ReloadConfigHandler
 from tfs.handlers.operating.admin import Asked, admin_methods
 from tfs.handlers.operating.admin_access import (
     DEFAULT_ADMIN_FROM,
@@ -15,7 +16,6 @@ from tfs.handlers.operating.admin_access import (
     AdminFrom,
     read_admin_from,
 )
-from tfs.handlers.operating.reload_config import ReloadConfigHandler
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.testing.fake_call import FakeCall
 

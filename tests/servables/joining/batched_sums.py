@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batching.batching_options import BatchingOptions
-from batching.scheduler_options import SchedulerOptions
+from batching.batching_options import BatchingOptions, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.tensors import floats, floats_of
 from tfs.core.batch.batch_queue_options import BatchQueueOptions

@@ -72,7 +72,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from tfs.handlers.warmup.warmup_replay import MAX_RECORDS, read_warmup_requests
+    from tfs.handlers.warmup_replay import MAX_RECORDS, read_warmup_requests
 
     path = arguments.version_dir
     signatures = _signatures(path)

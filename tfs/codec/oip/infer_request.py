@@ -20,8 +20,7 @@ from tfs.codec.oip.infer_view import (
     read_settings,
     read_version,
 )
-from tfs.codec.request_reader import RequestReader
-from tfs.codec.request_template import Gap, RequestTemplates
+from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
 from tfs.codec.tensor import check_empty, check_strings, count_elements
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BOOL, STRING, DType

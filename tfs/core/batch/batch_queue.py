@@ -18,11 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, cast
 
-from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
-from tfs.core.batch.batch_task import Join, Split, Task, TaskT
+from tfs.core.batch.batch_queue_options import (
+    BatchQueueOptions,
+    LowPriority,
+    Mixing,
+    Window,
+)
+from tfs.core.batch.batch_task import Join, Split, SplitTask, Task, TaskT
 from tfs.core.batch.queue_stats import QueueStats
-from tfs.core.batch.split_task import SplitTask
-from tfs.core.batch.window import Window
 from tfs.core.errors import (
     DeadlineExceeded,
     InvalidArgument,

@@ -23,8 +23,7 @@ from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.core.loop.serving_loop import Timer
 from tfs.core.servable import CancelToken
 from tfs.frontends.budget import LONG_BYTES, used_up
-from tfs.frontends.express.client_state import ClientState
-from tfs.frontends.express.shared_state import SharedState
+from tfs.frontends.express.client_state import ClientState, SharedState
 from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.status_details import CARDINALITY, handler_error

@@ -2,7 +2,7 @@
 
 Reading and writing are bounded per round. What is read goes to the connection, which tells
 of requests as they arrive (a session is its
-:class:`~tfs.frontends.http2.events.ConnectionEvents`).
+:class:`~tfs.frontends.http2.state.ConnectionEvents`).
 
 Exceptions of handlers are contained by the calls. Any other, from a socket or from our own
 code, closes this connection and no other.
@@ -18,9 +18,8 @@ from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import Cancelled, ServingError, Unimplemented
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.express.call import ExpressCall
-from tfs.frontends.express.client_state import ClientState
+from tfs.frontends.express.client_state import ClientState, SharedState
 from tfs.frontends.express.inbox import Inbox
-from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.express.stream_call import ExpressStreamCall
 from tfs.frontends.express.timeouts import Timeouts
 from tfs.frontends.http2.connection import Connection

@@ -14,13 +14,11 @@ from typing import Final
 
 from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded, ServingError
-from tfs.frontends.budget import used_up
+from tfs.frontends.budget import Progress, used_up
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
-from tfs.frontends.http2.states import StreamState
-from tfs.frontends.http2.stream import Stream
-from tfs.frontends.progress import Progress
+from tfs.frontends.http2.stream import Stream, StreamState
 
 _AGE_JITTER: Final = 0.1  # as gRPC's own servers have it
 _NUISANCES: Final = 64  # that a call counts which made no progress

@@ -9,10 +9,15 @@ knows what a model is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
+import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -21,17 +26,20 @@ from tfs.core.call import (
     ListenerOptions,
     MethodTable,
     RpcMethod,
+    TlsOptions,
+    TlsSource,
 )
 from tfs.core.errors import (
+    InvalidArgument,
     Unavailable,
 )
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
-from tfs.frontends.grpcio import ports
 from tfs.frontends.grpcio.generic_handler import GenericHandler
 from tfs.frontends.grpcio.grpcio_call import GrpcioCall
-from tfs.frontends.grpcio.options import GrpcioOptions
+from tfs.frontends.listener import UNIX
+from tfs.frontends.tls.tls_context import server_context
 
 T = TypeVar("T")
 
@@ -127,7 +135,7 @@ class GrpcioTransport:
                 handler = GenericHandler(self, listener, methods)
                 server.add_generic_rpc_handlers((handler,))
                 self._servers.append(server)
-                addresses.append(ports.bind(server, listener))
+                addresses.append(bind(server, listener))
         finally:
             # This is done even if a listener cannot be bound, because stopping a server
             # releases its ports only if it was started.
@@ -195,3 +203,132 @@ class GrpcioTransport:
         finished = self._finished
         while finished:
             finished.popleft()()
+
+
+_MAX_MESSAGE_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcioOptions:
+    """How grpcio is set up.
+
+    Attributes:
+        max_message_bytes: Largest request and reply.
+        max_queued_messages: How many messages of one stream may wait for a slow reader.
+        channel_arguments: grpcio's own arguments, which override ours
+            (``--grpc_channel_arguments``).
+
+    """
+
+    max_message_bytes: int = _MAX_MESSAGE_BYTES
+    max_queued_messages: int = 128
+    channel_arguments: tuple[tuple[str, int | str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_message_bytes <= _MAX_MESSAGE_BYTES:
+            raise InvalidArgument(
+                f"max_message_bytes must be in 1..{_MAX_MESSAGE_BYTES}, "
+                f"got {self.max_message_bytes}"
+            )
+        if self.max_queued_messages < 1:
+            raise InvalidArgument("max_queued_messages must be positive")
+
+
+log = logging.getLogger(__name__)
+
+_PRIVATE_UMASK = 0o077
+
+
+def bind(server: Any, listener: ListenerOptions) -> str:
+    """Opens ``listener`` on a grpcio server; returns the address with its real port.
+
+    Raises:
+        Unavailable: The address is in use, also by a live server on a socket's path, or
+            the certificates cannot be used.
+
+    """
+    address = listener.address
+    is_unix = address.startswith(UNIX)
+    # grpcio replaces whatever socket file it finds, that of a live server as well.
+    if is_unix and _is_answering(address.removeprefix(UNIX)):
+        raise _cannot_listen(listener, "a server answers there; stop it first")
+    try:
+        if listener.tls is None or is_unix:
+            with _private_files() if is_unix else contextlib.nullcontext():
+                port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, _credentials(listener.tls))
+    except InvalidArgument as error:
+        raise _cannot_listen(listener, error.message) from error
+    except (RuntimeError, ValueError) as error:
+        raise _cannot_listen(listener, str(error)) from error
+    if not port:
+        raise _cannot_listen(listener, "grpcio does not say why")
+    if is_unix:
+        os.chmod(address.removeprefix(UNIX), listener.unix_mode)
+        return address
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """Makes new files ours alone, in the whole process, for the moment of a bind."""
+    before = os.umask(_PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _credentials(source: TlsSource) -> grpc.ServerCredentials:
+    """Returns credentials that ask for the certificates at every handshake.
+
+    Raises:
+        InvalidArgument: The certificates cannot be used.
+
+    """
+    first = taken = source.current()
+    server_context(first)
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        # On grpcio's threads. None keeps the last ones; grpcio's types do not know it.
+        nonlocal taken
+        tls = source.current()
+        if tls is not taken:
+            taken = tls
+            try:
+                server_context(tls)
+            except InvalidArgument as error:
+                log.error("event=certificates_refused error=%r", error.message)
+            else:
+                return _configuration(tls)
+        return cast(grpc.ServerCertificateConfiguration, None)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(first), renewed, first.verify_client
+    )
+
+
+def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(tls.server_key, tls.server_cert)], tls.client_ca or None
+    )
+
+
+def _cannot_listen(listener: ListenerOptions, why: str) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {listener.address} ({listener.name}): {why}; "
+        "choose another address or stop what holds it"
+    )
+
+
+def _is_answering(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # alive, with a full backlog
+            return True
+        except OSError:
+            return False
+    return True

@@ -19,7 +19,7 @@ class HttpOptions:
         request_timeout_s: Deadline of a request, from its headers on; 0 for none.
         idle_timeout_s: How long a connection without requests is kept.
         no_progress_timeout_s: What waits for its client for so long is ended
-            (:mod:`tfs.frontends.progress`).
+            (:mod:`tfs.frontends.budget`).
         max_connection_age_s: After about so long a connection is closed behind the
             answer that comes next; 0 for never.
         compress_bytes: Least answer that is compressed for a client that accepts gzip.

@@ -25,7 +25,7 @@ from tfs.core.errors import (
 from tfs.core.http_call import HttpReply
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.core.tensor_view import Buffer
-from tfs.frontends.budget import LONG_BYTES, Account, Ticket, used_up
+from tfs.frontends.budget import LONG_BYTES, Account, Progress, Ticket, used_up
 from tfs.frontends.http1.call import HttpRequestCall, failure
 from tfs.frontends.http1.request_parser import (
     BadRequestError,
@@ -34,7 +34,6 @@ from tfs.frontends.http1.request_parser import (
 )
 from tfs.frontends.http1.shared_state import HttpShared
 from tfs.frontends.inflation import Encoding, measure, run_apart, unpack
-from tfs.frontends.progress import Progress
 from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)

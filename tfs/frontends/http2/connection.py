@@ -33,7 +33,6 @@ from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http2 import frames, response
 from tfs.frontends.http2.control_frames import TINY_INCREMENT, ControlFrames
 from tfs.frontends.http2.data_intake import DataIntake
-from tfs.frontends.http2.events import ConnectionEvents
 from tfs.frontends.http2.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
@@ -50,11 +49,14 @@ from tfs.frontends.http2.frames import (
     unpack_uint32,
 )
 from tfs.frontends.http2.head_intake import HeadIntake
-from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.frontends.http2.sender import Sender
-from tfs.frontends.http2.state import WORK_PER_REQUEST, ConnectionState
-from tfs.frontends.http2.states import StreamState
-from tfs.frontends.http2.stream import STREAM_BYTES, Stream
+from tfs.frontends.http2.state import (
+    WORK_PER_REQUEST,
+    ConnectionEvents,
+    ConnectionLimits,
+    ConnectionState,
+)
+from tfs.frontends.http2.stream import STREAM_BYTES, Stream, StreamState
 from tfs.frontends.http2.upload import PREFIX_SIZE
 
 _unpack_prefix = Struct(">BI").unpack_from

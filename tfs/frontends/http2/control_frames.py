@@ -14,7 +14,7 @@ from tfs.frontends.http2.frames import (
     unpack_uint32,
 )
 from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import Reaction, Signal, StreamState
+from tfs.frontends.http2.stream import Reaction, Signal, StreamState
 
 TINY_INCREMENT: Final = 64
 """A WINDOW_UPDATE by fewer bytes counts as tiny: it is worth next to nothing."""

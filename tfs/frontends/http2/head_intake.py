@@ -34,8 +34,7 @@ from tfs.frontends.http2.request_head import (
     parse_head,
 )
 from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import Reaction, Signal, StreamState
-from tfs.frontends.http2.stream import Stream
+from tfs.frontends.http2.stream import Reaction, Signal, Stream, StreamState
 
 _CACHE_BYTES: Final = 65_536  # of blocks and the heads that they stand for
 

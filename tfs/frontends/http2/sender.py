@@ -23,8 +23,7 @@ from tfs.frontends.http2.frames import (
 )
 from tfs.frontends.http2.outbox import Outbox, Output
 from tfs.frontends.http2.request_head import HttpRefusal
-from tfs.frontends.http2.states import StreamState
-from tfs.frontends.http2.stream import Stream, StreamTable
+from tfs.frontends.http2.stream import Stream, StreamState, StreamTable
 from tfs.frontends.http2.upload import PREFIX_SIZE
 
 _before_message = response.before_message

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
 
+from tfs.core.errors import ServingError
 from tfs.frontends.budget import Account, MemoryBudget
-from tfs.frontends.http2.events import ConnectionEvents
-from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.frames import (
+    DEFAULT_FRAME_SIZE,
+    LARGEST_FRAME_SIZE,
+    LARGEST_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+)
 from tfs.frontends.http2.sender import Sender
-from tfs.frontends.http2.states import Reaction, Signal, Step, StreamState, step
-from tfs.frontends.http2.stream import Stream, StreamTable
+from tfs.frontends.http2.stream import (
+    Reaction,
+    Signal,
+    Step,
+    Stream,
+    StreamState,
+    StreamTable,
+    step,
+)
 
 WORK_PER_REQUEST: Final = 16
 """What a request counts of the work of a round: one for its head, as any other frame counts,
@@ -165,3 +178,76 @@ class ConnectionState:
             stream = next(iter(self.streams.values()))
             self.sender.drop(stream, StreamState.CLOSED)
             self.events.on_reset(stream)
+
+
+class ConnectionEvents(Protocol):
+    """What a connection tells its owner, from within ``receive``.
+
+    For each stream, ``on_open`` comes first. Then come any number of ``on_message`` and
+    one ``on_end``, or one ``on_request`` in place of them all. ``on_reset`` comes at
+    most once, as the last. A stream that the owner has answered or reset brings no more
+    events. The owner may call any sending method from within these.
+    """
+
+    def on_open(self, stream: Stream) -> None:
+        """A request's headers arrived and were checked."""
+        ...
+
+    def on_request(self, stream: Stream, message: bytes) -> None:
+        """One whole uncompressed message arrived and the client sends no more."""
+        ...
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None:
+        """A whole message arrived."""
+        ...
+
+    def on_end(self, stream: Stream) -> None:
+        """The client sends no more messages."""
+        ...
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None:
+        """The request cannot be read; the owner has to answer with ``error``."""
+        ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """The stream is gone, by the client's wish or fault, or with the connection."""
+        ...
+
+    def on_output(self) -> None:
+        """There is something to send, though nothing was received."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may ask of us. Immutable.
+
+    Attributes:
+        max_concurrent_streams: Calls at a time, including those cut off whose work
+            still runs.
+        max_requests_per_round: Most requests that one ``receive`` takes.
+        max_message_bytes: Longest message, in a request or a reply.
+        max_request_bytes: Longest message of a request, if that is less.
+        max_header_list_bytes: Longest header list, by RFC 7541's count; a header
+            block may be as long on the wire.
+        max_frame_size: Longest frame payload that we announce to take, in bytes.
+        max_continuations: Most CONTINUATION frames of one header block.
+
+    """
+
+    max_concurrent_streams: int = 1024
+    max_requests_per_round: int = 32
+    max_message_bytes: int = 64 << 20
+    max_request_bytes: int = LARGEST_WINDOW
+    max_header_list_bytes: int = 16_384
+    max_frame_size: int = 262_144
+    max_continuations: int = 16
+
+    def __post_init__(self) -> None:
+        if not DEFAULT_FRAME_SIZE <= self.max_frame_size <= LARGEST_FRAME_SIZE:
+            raise ValueError(f"max_frame_size out of range: {self.max_frame_size}")
+        for name in (each.name for each in fields(self)):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive: {getattr(self, name)}")

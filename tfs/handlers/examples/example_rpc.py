@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tfs.codec.classification import (
-    write_classification_response,
-    write_classification_result,
-)
 from tfs.codec.example import ExampleInput, read_example_request, takes_examples
-from tfs.codec.model_spec import ModelSpec
-from tfs.codec.multi_inference import (
+from tfs.codec.inference_results import (
     InferenceAnswer,
     InferenceTaskView,
     read_multi_inference_request,
+    write_classification_response,
+    write_classification_result,
     write_multi_inference_response,
+    write_regression_response,
+    write_regression_result,
 )
-from tfs.codec.regression import write_regression_response, write_regression_result
+from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId

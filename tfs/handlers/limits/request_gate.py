@@ -23,8 +23,13 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.stats import Stats
-from tfs.handlers.limits.in_flight_limit import InFlightLimit
-from tfs.handlers.limits.model_gate import METHODS, RETRY_AFTER_S, ModelGate, RequestLog
+from tfs.handlers.limits.model_gate import (
+    METHODS,
+    RETRY_AFTER_S,
+    InFlightLimit,
+    ModelGate,
+    RequestLog,
+)
 from tfs.handlers.limits.request_stats import RequestFigures, RequestStats
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 import orjson
+from google.protobuf.message import Message
 
 from tfs.codec.json.document import parse_object
 from tfs.codec.model_spec import ModelSpec
@@ -17,6 +18,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
+from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.http.json_room import JsonRoom
 from tfs.handlers.http.request_bursts import (
     PLAIN_DTYPES,
@@ -25,10 +27,8 @@ from tfs.handlers.http.request_bursts import (
     inputs_of,
     may_come_together,
 )
-from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.messages import QUESTION_BYTES
 from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
-from tfs.handlers.oip.messages import document_of
 from tfs.handlers.oip.paths import INFER, parse_path
 from tfs.handlers.oip.rpc import INFER as INFER_PATH
 from tfs.handlers.oip.rpc import SERVICE
@@ -195,3 +195,20 @@ def _fields(call: HttpCall, method: str, names: Mapping[str, str]) -> dict[str, 
         "model_name": names["name"],
         "parameters": {name: pb.ModelRepositoryParameter() for name in parameters},
     }
+
+
+def document_of(message: Message) -> dict[str, Any]:
+    """Returns a message as a document of Python values; empty maps are left out."""
+    document: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            if value:
+                document[field.name] = dict(value)
+        elif field.message_type is not None:
+            document[field.name] = [document_of(each) for each in value]
+        elif isinstance(value, str | bool | int):
+            document[field.name] = value
+        else:
+            document[field.name] = list(value)
+    return document

@@ -14,7 +14,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 from tfs.handlers.health import HealthReader
 from tfs.handlers.model_lookup import ModelLookup
-from tfs.handlers.model_status import StatusReader
+from tfs.handlers.model_service import StatusReader
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 

@@ -7,10 +7,14 @@ Serving: model_servers/http_rest_api_handler.cc.)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import parse_qs
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from tfs.codec.json.examples import (
     ExampleBody,
@@ -26,9 +30,9 @@ from tfs.core.errors import FailedPrecondition, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
+from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.http.json_room import JsonRoom
 from tfs.handlers.http.request_bursts import RequestBursts
-from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
@@ -38,10 +42,10 @@ from tfs.handlers.rest.forms import (
     form_of,
     wanted_form,
 )
-from tfs.handlers.rest.model_messages import metadata_reply, status_reply
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
 from tfs.handlers.rest.per_item import answer_per_item
 from tfs.handlers.rest.plain_requests import learn
+from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -253,3 +257,39 @@ _PARSERS: Final[dict[Form, Callable[[Buffer], PredictBody]]] = {
 
 def _undescribed(call: HttpCall, model: ModelSpec) -> None:
     call.fail(Unimplemented(f"{model.name} is not described here"))
+
+
+_INDENT: Final = 1
+
+
+def status_reply(response: bytes) -> HttpReply:
+    """Returns the answer for a serialized ``GetModelStatusResponse``."""
+    message = get_model_status_pb2.GetModelStatusResponse.FromString(response)
+    return HttpReply((_json(message),))
+
+
+def metadata_reply(response: bytes) -> HttpReply:
+    """Returns the answer for a serialized ``GetModelMetadataResponse``."""
+    message = get_model_metadata_pb2.GetModelMetadataResponse.FromString(response)
+    document = json_format.MessageToDict(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        descriptor_pool=POOL,
+    )
+    for value in document.get("metadata", {}).values():
+        value.pop("@type", None)
+    return HttpReply((_text(document),))
+
+
+def _json(message: Message) -> bytes:
+    return json_format.MessageToJson(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        indent=_INDENT,
+    ).encode()
+
+
+def _text(document: Any) -> bytes:
+    return json.dumps(document, indent=_INDENT).encode()

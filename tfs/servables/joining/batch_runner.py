@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from batching.batch import Batch, FaultyTasks
 from tfs.core.errors import (
@@ -23,7 +24,6 @@ from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, join_elements
 from tfs.core.trace import Trace
 from tfs.core.tracing import TRACING
-from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.tensor_join import (
     cut_inner,
     fill_inner,
@@ -382,3 +382,16 @@ def _latest_deadline_s(tasks: Sequence[InferenceTask]) -> float | None:
         if deadline_s > latest_s:
             latest_s = deadline_s
     return latest_s
+
+
+class BatchingLoop(Protocol):
+    """The scheduler's thread; see :class:`tfs.core.loop.serving_loop.ServingLoop`."""
+
+    @property
+    def is_loop_thread(self) -> bool:
+        """Whether the caller runs on it."""
+        ...
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on it, followed by a step of the scheduler."""
+        ...

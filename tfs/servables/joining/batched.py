@@ -19,14 +19,13 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.batch_runner import BatchingLoop
 from tfs.servables.joining.batching_report import (
     BatchingStats,
     QueueReport,
     report_queues,
 )
-from tfs.servables.joining.signature_counts import SignatureCounts
-from tfs.servables.joining.signature_queues import SignatureQueues
+from tfs.servables.joining.signature_queues import SignatureCounts, SignatureQueues
 from tfs.servables.joining.tensor_join import joined_row_bytes, with_joining
 
 

@@ -9,8 +9,7 @@ from tfs.core import stat_names
 from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import HistogramSnapshot, Labels
-from tfs.servables.joining.signature_counts import SignatureCounts
-from tfs.servables.joining.signature_queues import SignatureQueues
+from tfs.servables.joining.signature_queues import SignatureCounts, SignatureQueues
 
 
 @dataclass(frozen=True, slots=True)

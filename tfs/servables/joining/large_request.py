@@ -13,7 +13,7 @@ from typing import Final
 from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import TensorView, concatenate
-from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.batch_runner import BatchingLoop
 from tfs.servables.joining.tensor_join import cut_inner
 
 CALL_S: Final = 1e-3

@@ -8,7 +8,7 @@ servable underneath unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from batching.batching_options import BatchingOptions
@@ -16,15 +16,14 @@ from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.errors import InvalidItems, ServingError, Unavailable, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import Signature
 from tfs.core.version.model_profile import SignatureProfile, row_limit
-from tfs.servables.joining.batch_runner import BatchRunner, misfit
-from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.batch_runner import BatchingLoop, BatchRunner, misfit
 from tfs.servables.joining.join_key import JoinKeys
 from tfs.servables.joining.large_request import LargeRequest, PartOutputs, portion_rows
-from tfs.servables.joining.signature_counts import MAX_KEYS, SignatureCounts
 from tfs.servables.joining.tensor_join import is_shared
 
 _UNMEASURED_ROWS = 32
@@ -318,3 +317,51 @@ class SignatureQueues:
         )
         part.trace = task.trace
         return part
+
+
+MAX_KEYS = 64
+"""Most queues of a signature, whatever number of shapes a client invents."""
+
+
+@dataclass(slots=True)
+class SignatureCounts:
+    """The counts of one signature of a version. Written on the loop, read anywhere.
+
+    They outlive the queues: a version that moves to another place gets new queues, which
+    count on here.
+
+    Attributes:
+        by_key: What queues have counted, by what their requests have in common.
+        dropped: The sum of queues whose shapes are no longer requested.
+        num_past: Requests that bypassed the queues: larger than a batch, fitting no queue
+            or without rows; counted when they come.
+        num_past_rows: Rows of these.
+        num_past_calls: Calls of the servable that were made for them.
+
+    """
+
+    by_key: dict[object, QueueStats] = field(default_factory=dict)
+    dropped: QueueStats = field(default_factory=QueueStats)
+    num_past: int = 0
+    num_past_rows: int = 0
+    num_past_calls: int = 0
+
+    def note_past(self, num_rows: int) -> None:
+        """Counts a request past the queues; its calls are counted as they are made."""
+        self.num_past += 1
+        self.num_past_rows += num_rows
+
+    def stats_of(self, key: object) -> QueueStats:
+        """Returns what the queue of that key counts in."""
+        return self.by_key.setdefault(key, QueueStats())
+
+    def drop(self, key: object) -> None:
+        """Adds the counts of a queue that is gone to those of all such."""
+        self.dropped.add(self.by_key.pop(key))
+
+    def total(self) -> QueueStats:
+        """Returns the sum over all queues, present and former."""
+        total = QueueStats()
+        for each in (*list(self.by_key.values()), self.dropped):
+            total.add(each)
+        return total

@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from batching.batching_options import BatchingOptions
-from batching.scheduler_options import SchedulerOptions
+from batching.batching_options import BatchingOptions, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import Servable

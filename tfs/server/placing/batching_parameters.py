@@ -8,9 +8,13 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from batching.batching_options import BatchingOptions, options_from_parameters
+from batching.batching_options import (
+    BatchingOptions,
+    Padding,
+    QueuePolicy,
+    options_from_parameters,
+)
 from batching.deadline_window import WindowOptions
-from batching.scheduler_options import Padding, QueuePolicy
 from tfs.core.batch.batch_queue_options import LowPriority, Mixing
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.proto._text_form import ParseError, read_text

@@ -10,11 +10,10 @@ from tfs.core.call import Transport
 from tfs.core.errors import InvalidArgument
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.answer_sizes import AnswerSizes
-from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.budget import AnswerSizes, MemoryBudget
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.server.options import ServerOptions, TransportKind, parse_channel_arguments
 
 log = logging.getLogger(__name__)
@@ -74,8 +73,7 @@ def make_transport(
             budget=budget,
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.
-    from tfs.frontends.grpcio.options import GrpcioOptions
-    from tfs.frontends.grpcio.transport import GrpcioTransport
+    from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
 
     return GrpcioTransport(
         loop,

@@ -7,6 +7,7 @@ being loaded whatever model and version it names; responses in the file are not 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.tfrecord import read_records
+from tfs.core import stat_names
 from tfs.core.call import Call, Metadata, Peer
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
@@ -30,6 +32,7 @@ from tfs.core.errors import (
 from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
+from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS, read_failure
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
@@ -295,3 +298,43 @@ class _ReplayCall:
         with self._finished:
             self._outcomes.append(outcome)
             self._finished.notify_all()
+
+
+log = logging.getLogger(__name__)
+
+
+def warm_up(
+    servable: Servable, path: str, options: WarmupOptions, stats: Stats, clock: Clock
+) -> int:
+    """Warms a version up; returns by how many requests. Blocks.
+
+    Args:
+        servable: The version.
+        path: Its directory.
+        options: How to warm up.
+        stats: The registry with the histogram of warm-up times.
+        clock: Measures these times.
+
+    Raises:
+        ServingError: A record cannot be read, or its replay failed.
+
+    """
+    if not options.enabled:
+        return 0
+    begun_s = clock.now()
+    num = replay(servable, path, options, clock)
+    if num:
+        took_s = clock.now() - begun_s
+        stats.histogram(
+            stat_names.WARMUP_LATENCY_S,
+            stat_names.WARMUP_BOUNDS_S,
+            model=servable.id.name,
+        ).observe(took_s)
+        log.info(
+            "event=servable_warmed_up servable=%s records=%d iterations=%d took_s=%.3f",
+            servable.id.slashed,
+            num,
+            options.num_iterations,
+            took_s,
+        )
+    return num * options.num_iterations

@@ -1,4 +1,4 @@
-"""tfs.handlers.model_status: the cases of TensorFlow Serving's own test.
+"""tfs.handlers.model_service: the cases of TensorFlow Serving's own test.
 
 (model_servers/get_model_status_impl_test.cc; each is named where it is asserted.)
 """
@@ -12,7 +12,7 @@ import pytest
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.handlers.model_status import ModelStatusHandler
+from tfs.handlers.model_service import ModelStatusHandler
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
 from tfs.testing.fake_call import FakeCall
 

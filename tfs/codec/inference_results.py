@@ -1,21 +1,28 @@
-"""The answer of Classify: classes with labels and scores for each Example.
+"""The answers of Classify, Regress and MultiInference, and the requests of the last.
 
-The request is :func:`tfs.codec.example.read_example_request`.
+The request of the others is :func:`tfs.codec.example.read_example_request`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from tfs.codec import wire
+from tfs.codec.example_input import ExampleInput, read_fields, read_input
+from tfs.codec.model_spec import ModelSpec, read_model_spec, write_model_spec
 from tfs.codec.predict_response import spec_field
 from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import InvalidArgument
-from tfs.core.tensor_view import TensorView
+from tfs.core.signature import Method
+from tfs.core.tensor_view import Buffer, TensorView
 from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import inference_pb2
 
 CLASSES: Final = "classes"
 SCORES: Final = "scores"
@@ -181,3 +188,141 @@ def _class_head(label: bytes) -> bytes:
 @functools.lru_cache(maxsize=64)
 def _label_heads(labels: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple([_class_head(label.encode()) for label in labels])
+
+
+OUTPUTS: Final = "outputs"
+
+
+def write_regression_response(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    num_rows: int,
+) -> bytes:
+    """Returns the serialized ``RegressionResponse``. Thread-safe.
+
+    See :func:`write_regression_result` for ``outputs`` and what may be wrong.
+    """
+    result = write_regression_result(outputs, num_rows)
+    return wire.delimited(1, result) + spec_field(model_name, version, signature_name)
+
+
+def write_regression_result(outputs: Mapping[str, TensorView], num_rows: int) -> bytes:
+    """Returns the serialized ``RegressionResult``: one value per Example.
+
+    Args:
+        outputs: ``outputs``, or a single tensor of any name: float32 [rows] or
+            [rows, 1].
+        num_rows: How many Examples were asked about.
+
+    Raises:
+        InvalidArgument: The outputs do not have that form; says what is wrong.
+
+    """
+    view = outputs.get(OUTPUTS)
+    if view is None:
+        if len(outputs) != 1:
+            raise InvalidArgument("Expected one output Tensor.")
+        (view,) = outputs.values()
+    shape = view.shape
+    if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
+        raise InvalidArgument(
+            "Expected output Tensor shape to be either [batch_size] or "
+            f"[batch_size, 1] but got {shape_text(view)}"
+        )
+    if shape[0] != num_rows:
+        raise InvalidArgument(
+            "Input batch size did not match output batch size: "
+            f"{num_rows} vs. {shape[0]}"
+        )
+    if view.dtype is not FLOAT32:
+        raise InvalidArgument(
+            f"Expected output Tensor of DT_FLOAT.  Got: {type_name(view)}"
+        )
+    data = bytes(view.buffer)
+    return b"".join(
+        # A Regression of five bytes: the tag of its value, and four of the value.
+        [b"\x0a\x05\x0d" + data[start : start + 4] for start in range(0, len(data), 4)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceTaskView:
+    """One task of a request. Immutable.
+
+    Attributes:
+        model_spec: Model and signature; None if the task has none.
+        method_name: ``tensorflow/serving/classify`` or ``.../regress``, as sent.
+
+    """
+
+    model_spec: ModelSpec | None
+    method_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiInferenceRequest:
+    """A parsed ``MultiInferenceRequest``. Immutable.
+
+    Attributes:
+        tasks: The questions, in the order sent.
+        input: The rows; empty if the request has none.
+
+    """
+
+    tasks: tuple[InferenceTaskView, ...]
+    input: ExampleInput
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceAnswer:
+    """The answer to one task. Immutable.
+
+    Attributes:
+        model_spec: The task's, with the version that answered.
+        method: CLASSIFY or REGRESS: which result it is.
+        result: Serialized ``ClassificationResult`` or ``RegressionResult``.
+
+    """
+
+    model_spec: ModelSpec
+    method: Method
+    result: bytes
+
+
+def read_multi_inference_request(message: Buffer) -> MultiInferenceRequest:
+    """Reads a MultiInference request. Thread-safe.
+
+    Raises:
+        InvalidArgument: Not such a request. Malformed Examples are found later.
+
+    """
+    parts, input_parts = read_fields(message)
+    return MultiInferenceRequest(
+        tuple([_task(part) for part in parts]), read_input(input_parts)
+    )
+
+
+def write_multi_inference_response(answers: Sequence[InferenceAnswer]) -> bytes:
+    """Returns the serialized ``MultiInferenceResponse``, answers in this order."""
+    results = []
+    for answer in answers:
+        number = _RESULT_FIELD[answer.method]
+        spec = wire.delimited(1, write_model_spec(answer.model_spec))
+        results.append(wire.delimited(1, spec + wire.delimited(number, answer.result)))
+    return b"".join(results)
+
+
+_RESULT_FIELD = {Method.CLASSIFY: 2, Method.REGRESS: 3}
+
+
+def _task(part: bytes) -> InferenceTaskView:
+    try:
+        task = inference_pb2.InferenceTask.FromString(part)
+    except DecodeError as error:
+        raise InvalidArgument(f"cannot parse a task: {error}") from error
+    if not task.HasField("model_spec"):
+        return InferenceTaskView(None, task.method_name)
+    spec = read_model_spec(task.model_spec.SerializeToString())
+    return InferenceTaskView(spec, task.method_name)

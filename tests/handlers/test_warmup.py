@@ -25,8 +25,7 @@ from tfs.core.errors import (
 )
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.handlers.warmup.recorded_warm_up import warm_up
-from tfs.handlers.warmup.warmup_replay import MAX_RECORDS, WarmupOptions, replay
+from tfs.handlers.warmup_replay import MAX_RECORDS, WarmupOptions, replay, warm_up
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
 

@@ -1,1 +1,0 @@
-"""Recorded requests, replayed before a version is available."""
