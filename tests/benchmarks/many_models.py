@@ -17,8 +17,7 @@ from tests.benchmarks.models.one_layer import OneLayer
 from tests.benchmarks.server_process import ServerProcess
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit
-from tfs.servables.platforms.hashmap import table_signatures
-from tfs.servables.platforms.lookup_table import read_table
+from tfs.servables.platforms.hashmap import read_table, table_signatures
 
 _AVAILABLE = re.compile(r"^tfs: (\S+)/(\d+) is available\b", re.MULTILINE)
 _ENDED = re.compile(r"event=servable_end servable=(\S+)/(\d+) ")

@@ -40,7 +40,7 @@ _IMPORTED: Final = (
     "tfs.frontends.grpcio.transport",
     "tfs.runtime.inline.inline_interpreter",
     "tfs.server.process",
-    "tfs.servables.platforms.built_in",
+    "tfs.servables.registry",
 )
 
 

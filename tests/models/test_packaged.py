@@ -29,7 +29,7 @@ from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 
 Build = Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]]
 

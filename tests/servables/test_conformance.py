@@ -26,7 +26,7 @@ from tfs.export import save, save_python
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 
 EXAMPLE = torch.rand(2, 64)
 

@@ -16,7 +16,7 @@ from tfs.core.servable_id import ServableId
 from tfs.export import save, save_python
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 
 ID = ServableId("scale", 1)
 ARCHIVES = {

@@ -17,7 +17,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 from tfs.testing.fake_loader import FakeLoader, LoaderLog
 
 ID = ServableId("scale", 1)

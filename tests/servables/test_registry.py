@@ -24,9 +24,8 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import check_files
 from tfs.export import save
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import built_in_platforms
 from tfs.servables.platforms.hashmap import HashmapLoader
-from tfs.servables.registry import PlatformRegistry
+from tfs.servables.registry import PlatformRegistry, built_in_platforms
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
 

@@ -323,8 +323,7 @@ def _refuse_unused(args: argparse.Namespace) -> None:
 def _write_table(path: str, base_path: str, version: int | None) -> str:
     from tfs.core.version_directory import commit
     from tfs.export.publish import producer, publish
-    from tfs.servables.platforms.hashmap import table_signatures
-    from tfs.servables.platforms.lookup_table import read_table
+    from tfs.servables.platforms.hashmap import read_table, table_signatures
 
     target = f"table{os.path.splitext(path)[1]}"
     text = _text(path)

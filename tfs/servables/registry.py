@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from tfs.core.errors import (
@@ -15,6 +15,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.core.signature import Signature
 from tfs.core.version_directory import (
     PLATFORM_BY_FILE,
     check_files,
@@ -23,6 +24,11 @@ from tfs.core.version_directory import (
 )
 from tfs.servables.archive import inspect_archive
 from tfs.servables.platform import LoadContext, Platform
+from tfs.servables.platforms.hashmap import Hashmap
+from tfs.servables.platforms.python_model import PythonModel
+from tfs.servables.platforms.torch_export import TorchExport
+from tfs.servables.platforms.torch_package import TorchPackage
+from tfs.servables.platforms.torchscript import TorchScript
 from tfs.servables.version_loader import VersionLoader
 
 log = logging.getLogger(__name__)
@@ -201,3 +207,34 @@ def _unrecognized(path: str) -> ServingError:
         f"nothing to serve among {', '.join(names) or 'no files'}; a version holds one "
         f"of {', '.join(PLATFORM_BY_FILE)}"
     )
+
+
+def built_in_platforms() -> tuple[Platform, ...]:
+    """Returns them; none imports torch before a version of it is loaded."""
+    return _platforms()
+
+
+def signatures_of(path: str) -> Mapping[str, Signature] | None:
+    """Returns what a version directory says of its signatures; runs nothing of it.
+
+    Returns None if it is not one of a built-in platform.
+
+    Raises:
+        ServingError: It is one, but its signatures cannot be read.
+
+    """
+    for platform in _platforms():
+        if platform.recognizes(path):
+            return platform.describe(path).signatures
+    return None
+
+
+def _platforms() -> tuple[
+    TorchPackage | TorchScript | TorchExport | PythonModel | Hashmap, ...
+]:
+    return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
+
+
+def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:
+    """Returns a registry of these and of the installed third-party ones."""
+    return PlatformRegistry(built_in_platforms(), allow_model_code=allow_model_code)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.dlmopen import dlmopen_probe, libpython
+from tfs.runtime.dlmopen import dlmopen_namespace, dlmopen_probe
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_trial_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_library_found_is_this_python_s() -> None:
     """Another version beside it would be of no use."""
-    path = libpython.find_libpython()
+    path = dlmopen_namespace.find_libpython()
     if path is None:
         pytest.skip("this Python has no shared library")
     assert f"libpython3.{sys.version_info[1]}" in path
@@ -118,9 +118,9 @@ def test_the_library_is_found_whatever_sysconfig_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Threads that ask sysconfig for the first time at once may be told nothing."""
-    path = libpython.find_libpython()
+    path = dlmopen_namespace.find_libpython()
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
-    assert libpython.find_libpython() == path
+    assert dlmopen_namespace.find_libpython() == path
 
 
 def test_versions_that_load_at_once_share_one_trial(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.own_process import seed_random
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,12 +11,12 @@ ROOT = Path(__file__).resolve().parents[3]
 # Whoever switches compiling off does so for the whole process.
 PROGRAM = """
 import torch
-from tfs.runtime.inline.script_functions import leave_alone
+from tfs.runtime.inline.inline_interpreter import run_script_functions_as_python
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
 
-leave_alone()
+run_script_functions_as_python()
 assert torch.jit.script(doubled) is doubled
 print(doubled(torch.ones(1)).item())
 """

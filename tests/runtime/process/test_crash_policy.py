@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tfs.runtime.guest.worker_ends import LOST_DEVICE, OUT_OF_MEMORY
+from tfs.runtime.guest.worker_options import LOST_DEVICE, OUT_OF_MEMORY
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, describe_status
 
 

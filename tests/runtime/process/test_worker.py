@@ -16,8 +16,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
-from tfs.runtime.process.worker import Worker
-from tfs.runtime.process.worker_state import WorkerState
+from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.zygote import OnForked, Zygote
 from tfs.testing.fake_clock import FakeClock
 

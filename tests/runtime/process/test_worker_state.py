@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tfs.runtime.process.worker_state import TRANSITIONS, WorkerState, transition
+from tfs.runtime.process.worker import TRANSITIONS, WorkerState, transition
 
 
 @pytest.mark.parametrize(

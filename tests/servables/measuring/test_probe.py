@@ -47,7 +47,7 @@ from tfs.servables.measuring.probe_subject import (
     warm_up,
 )
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 
 
 def profiled(

@@ -31,7 +31,7 @@ from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 from tfs.servables.version_loader import VersionLoader
 
 

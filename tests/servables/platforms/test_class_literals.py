@@ -1,4 +1,4 @@
-"""tfs.servables.platforms.class_literals."""
+"""tfs.servables.platforms.python_model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.servables.platforms.class_literals import class_literal
+from tfs.servables.platforms.python_model import class_literal
 
 SOURCE = '''"""signatures = {"not": "this"}"""
 import signatures

@@ -16,8 +16,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.hashmap import Hashmap
-from tfs.servables.platforms.lookup_table import read_table
+from tfs.servables.platforms.hashmap import Hashmap, read_table
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
 

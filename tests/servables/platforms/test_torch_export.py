@@ -26,8 +26,7 @@ from tfs.export import Signature, save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.exported_signature import read_exported_signature
-from tfs.servables.platforms.torch_export import TorchExport
+from tfs.servables.platforms.torch_export import TorchExport, read_exported_signature
 from tfs.servables.platforms.torchscript import TorchScript
 
 PIXELS = torch.rand(2, 64)

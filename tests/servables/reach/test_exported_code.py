@@ -15,8 +15,8 @@ from tfs.core.errors import FailedPrecondition
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.built_in import default_registry
 from tfs.servables.reach.exported_code import why_code
+from tfs.servables.registry import default_registry
 
 Edit = Callable[[bytes], bytes]
 

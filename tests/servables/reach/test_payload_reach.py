@@ -1,4 +1,4 @@
-"""tfs.servables.reach.payload_reach, and what each platform says of its versions."""
+"""tfs.servables.reach.source_reach, and what each platform says of its versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfs.servables.platforms.python_model import PythonModel
 from tfs.servables.platforms.torch_export import TorchExport
 from tfs.servables.platforms.torch_package import TorchPackage
 from tfs.servables.platforms.torchscript import TorchScript
-from tfs.servables.reach.payload_reach import why_folder, why_package
+from tfs.servables.reach.source_reach import why_folder, why_package
 
 SERVABLE = """
 {first}

@@ -215,7 +215,7 @@ def loaded(path: str, device: str, intra_op_threads: int) -> Iterator[Servable]:
     """
     from tfs.runtime.inline.inline_interpreter import InlineInterpreter
     from tfs.servables.platform import LoadContext
-    from tfs.servables.platforms.built_in import default_registry
+    from tfs.servables.registry import default_registry
 
     if intra_op_threads < 1:
         raise InvalidArgument("--intra_op_threads must be positive")

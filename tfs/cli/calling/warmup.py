@@ -106,7 +106,7 @@ def _signatures(path: str) -> Mapping[str, Signature]:
         return read_signatures(
             read_json(by_hand.read_text(encoding="utf-8"), str(by_hand)), str(by_hand)
         )
-    from tfs.servables.platforms.built_in import signatures_of
+    from tfs.servables.registry import signatures_of
 
     signatures = signatures_of(path)
     if signatures is None:

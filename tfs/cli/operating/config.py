@@ -73,7 +73,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _run_validate(arguments: argparse.Namespace) -> int:
     """Checks a file; 0 if it is valid."""
-    from tfs.servables.platforms.built_in import default_registry
+    from tfs.servables.registry import default_registry
     from tfs.server.config.config_file import read_config_file
     from tfs.server.config.server_config import read_config_text
     from tfs.server.model_settings import DETECT

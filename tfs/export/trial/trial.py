@@ -20,7 +20,7 @@ from tfs.core.servable import Tensors
 from tfs.export.packaging.module_origin import is_library
 from tfs.export.trial.trial_advice import PackagedModules, told
 from tfs.export.trial.trial_process import TrialProcess, trial_process
-from tfs.runtime.guest.trial.trial import TrialResult
+from tfs.runtime.guest.trial import TrialResult
 from tfs.runtime.process.zygote_process import import_path, worker_environment
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from tfs.export.packaging.dependency_report import Action
 from tfs.export.packaging.module_origin import default_action
-from tfs.runtime.guest.trial.trial import RaisedError, TrialFailure
+from tfs.runtime.guest.trial import RaisedError, TrialFailure
 
 
 class PackagedModules:

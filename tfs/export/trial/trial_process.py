@@ -16,7 +16,7 @@ from tfs.runtime.guest import control_channel
 from tfs.runtime.process.zygote_process import worker_environment
 
 _PROGRAM: Final = (
-    "import sys; from tfs.runtime.guest.trial.trial import main; main(int(sys.argv[2]))"
+    "import sys; from tfs.runtime.guest.trial import main; main(int(sys.argv[2]))"
 )
 
 

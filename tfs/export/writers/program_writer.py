@@ -23,7 +23,7 @@ from tfs.export.signatures.signature import Derived
 from tfs.export.values import Values, shape_of
 from tfs.export.writers.described_module import DescribedModule
 from tfs.export.writers.embedding_bags import plain_bags
-from tfs.runtime.guest.fault_text import one_line
+from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.platforms.nested_values import flattening, nesting
 
 

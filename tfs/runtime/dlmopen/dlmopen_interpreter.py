@@ -19,9 +19,8 @@ from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_namespace
-from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
-from tfs.runtime.dlmopen.namespace_model import NamespaceModel
+from tfs.runtime.dlmopen.namespace_model import CallTurn, NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles

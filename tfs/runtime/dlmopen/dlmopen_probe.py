@@ -24,8 +24,7 @@ from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.runtime.dlmopen import dlmopen_namespace
-from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
-from tfs.runtime.dlmopen.libpython import find_libpython
+from tfs.runtime.dlmopen.dlmopen_namespace import Namespace, find_libpython
 from tfs.runtime.process.zygote_process import import_path
 
 _MIN_GLIBC: Final = (2, 34)  # from here on libc.so.6 holds dlmopen and the threads

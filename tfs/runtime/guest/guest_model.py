@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
+import gc
 import importlib
 import os
 from collections.abc import Mapping
@@ -18,8 +21,8 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.devices.current_device import check_device, current_device
-from tfs.runtime.guest.fault_text import one_line as one_line
+from tfs.runtime.guest.devices import check_device, current_device
+from tfs.runtime.guest.faults import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import Strings
 from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
@@ -135,3 +138,14 @@ def give_device_memory_back() -> None:
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
+
+
+_libc = ctypes.CDLL(None)
+
+
+def give_memory_back() -> None:
+    """Gives memory that nobody holds any more back to system and device. Blocks."""
+    gc.collect()
+    give_device_memory_back()
+    with contextlib.suppress(AttributeError, OSError):  # glibc only
+        _libc.malloc_trim(0)

@@ -13,7 +13,7 @@ import torch
 
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.side_effects.side_effects import ThreadEffects
+from tfs.runtime.guest.side_effects import ThreadEffects
 
 
 def two_thread_scaling(

@@ -1,8 +1,9 @@
-"""How a worker process runs."""
+"""How a worker process runs, and the exit statuses with which it ends itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,9 @@ class WorkerOptions:
             raise ValueError("oom_score_adj must be between 0 and 1000")
         if self.concurrency < 1:
             raise ValueError("concurrency must be >= 1")
+
+
+OUT_OF_MEMORY: Final = 97
+"""The model holds more memory than it may add."""
+LOST_DEVICE: Final = 98
+"""A kernel destroyed the process's context on the model's device."""

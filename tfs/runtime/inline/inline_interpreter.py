@@ -17,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from torch.jit import _state
+
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal
 from tfs.core.loop.serving_loop import ServingLoop
@@ -222,3 +224,13 @@ class InlineInterpreter:
             self._models.discard(model)
             self._own_threads.pop(model, None)
         return has_ended
+
+
+def run_script_functions_as_python() -> None:
+    """Has what models decorate with ``torch.jit.script`` run as Python in this process.
+
+    torch frees no function that it has compiled, so each version would leave its own here.
+    In workers, which end with their version, they are compiled.
+    """
+    # Private: without it they are compiled here again, and stay.
+    vars(_state).get("disable", lambda: None)()

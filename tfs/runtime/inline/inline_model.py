@@ -14,11 +14,10 @@ import torch
 
 from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
-from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.staged_model import StagedModel
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.inline.thread_use import SlowCalls

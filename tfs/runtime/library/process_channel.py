@@ -10,9 +10,8 @@ from tfs.core.errors import Internal, ServingError
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.process.process_model import on_loop
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.worker import Worker
+from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.worker_process import WorkerReply
-from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed
 

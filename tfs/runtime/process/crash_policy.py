@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.runtime.guest.worker_ends import LOST_DEVICE, OUT_OF_MEMORY
+from tfs.runtime.guest.worker_options import LOST_DEVICE, OUT_OF_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

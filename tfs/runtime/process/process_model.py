@@ -26,9 +26,8 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
-from tfs.runtime.process.worker import Worker
+from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.worker_process import WorkerReply
-from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
 

@@ -1,16 +1,17 @@
 """A worker: a process that comes when it is wanted, and again when it dies.
 
-The states and the moves between them are the table in ``worker_state.py``; any other
+The states and the moves between them are the table below; any other
 move raises.
 """
 
 from __future__ import annotations
 
+import enum
 import errno
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -29,9 +30,54 @@ from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
 from tfs.runtime.process.worker_calls import WorkerCalls
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
-from tfs.runtime.process.worker_state import WorkerState, transition
 from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.task_outcome import closed, finish
+
+
+class WorkerState(enum.Enum):
+    """The states of a worker."""
+
+    ABSENT = "absent"
+    """Nobody wants one."""
+    FORKING = "forking"
+    """Asked of the zygote."""
+    MAPPING = "mapping"
+    """Alive, loading its version."""
+    READY = "ready"
+    """Answers calls."""
+    DEAD = "dead"
+    """Gone; the next one is due now or after a pause."""
+    CLOSED = "closed"
+    """It has ended for good."""
+
+
+TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
+    WorkerState.ABSENT: frozenset({WorkerState.FORKING, WorkerState.CLOSED}),
+    WorkerState.FORKING: frozenset(
+        {WorkerState.MAPPING, WorkerState.DEAD, WorkerState.CLOSED}
+    ),
+    WorkerState.MAPPING: frozenset(
+        {WorkerState.READY, WorkerState.DEAD, WorkerState.ABSENT, WorkerState.CLOSED}
+    ),
+    WorkerState.READY: frozenset({WorkerState.DEAD, WorkerState.CLOSED}),
+    WorkerState.DEAD: frozenset(
+        {WorkerState.FORKING, WorkerState.ABSENT, WorkerState.CLOSED}
+    ),
+    WorkerState.CLOSED: frozenset(),
+}
+
+
+def transition(who: str, state: WorkerState, to: WorkerState) -> WorkerState:
+    """Returns ``to`` if the table allows the move.
+
+    Raises:
+        AssertionError: It does not. That is a fault of ours; nothing changed.
+
+    """
+    if to not in TRANSITIONS[state]:
+        raise AssertionError(f"{who}: no way from {state.value} to {to.value}")
+    return to
+
 
 log = logging.getLogger(__name__)
 

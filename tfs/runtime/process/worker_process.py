@@ -18,7 +18,7 @@ from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.system.thread_priority import LOWEST
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.shown_stacks import SHOW_STACKS
+from tfs.runtime.guest.own_process import SHOW_STACKS
 from tfs.runtime.guest.slab import HOST_TRAFFIC, STARTED, WORD_BYTES, Slab
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions

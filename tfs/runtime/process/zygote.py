@@ -1,7 +1,7 @@
 """The zygote as its host sees it: it is started when workers are wanted, and ended later.
 
 ``ZygoteProcess`` is the program. No worker needs it to stay alive: they are all children
-of this process (``guest/zygote/clone_parent.py``). If it is killed while there are users,
+of this process (``guest/zygote/process_tree.py``). If it is killed while there are users,
 the next one is started at once.
 """
 

@@ -5,7 +5,7 @@ before anything else and hands it to a ``Zygote``, which otherwise starts one wh
 first worker is wanted.
 
 The processes that it forks are children of the thread that started it
-(``guest/zygote/clone_parent.py``). So the kernel ends all of them with this process, and
+(``guest/zygote/process_tree.py``). So the kernel ends all of them with this process, and
 with no other. That thread stays as long as any of them does. It reaps them, and kills
 the processes that models started.
 """
@@ -24,7 +24,7 @@ from typing import ClassVar, Final
 
 import tfs
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.zygote import clone_parent
+from tfs.runtime.guest.zygote import process_tree
 
 _MALLOC: Final = {
     # Without these settings, models of MobileNet's size cause hundreds of page faults per
@@ -67,7 +67,7 @@ _WNOTHREAD: Final = 0x20000000
 # of the time. Until it has imported them, it ends with its parent.
 _PROGRAM: Final = (
     "import gc, sys; gc.disable(); "
-    "from tfs.runtime.guest.zygote.parent_death import die_with_parent; "
+    "from tfs.runtime.guest.zygote.process_tree import die_with_parent; "
     "host_pid, channel_fd, life_fd = map(int, sys.argv[1:]); "
     "die_with_parent(host_pid); "
     "from tfs.runtime.guest.zygote.zygote import main; main(host_pid, channel_fd, life_fd)"
@@ -147,7 +147,7 @@ class ZygoteProcess:
     @staticmethod
     def is_available() -> bool:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return clone_parent.is_possible() and all(
+        return process_tree.is_possible() and all(
             hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
         )
 

@@ -19,7 +19,7 @@ from tfs.servables.archive import (
     wrong_kind,
 )
 from tfs.servables.platform import LoadContext, VersionDescription, describe
-from tfs.servables.reach.payload_reach import why_package
+from tfs.servables.reach.source_reach import why_package
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"

@@ -204,12 +204,12 @@ def _import_torch() -> None:
             os.environ.setdefault(name, value)
         gc.disable()  # importing makes no garbage to collect
     try:
-        from tfs.runtime.inline import script_functions
+        from tfs.runtime.inline import inline_interpreter
     finally:
         if is_new and collects:
             gc.enable()
     if is_new:
-        script_functions.leave_alone()
+        inline_interpreter.run_script_functions_as_python()
         gc.freeze()  # must precede any load in this process
 
 

@@ -38,7 +38,7 @@ from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
-from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.registry import default_registry
 from tfs.server.model_settings import DETECT, ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.placing.batcher import Batcher

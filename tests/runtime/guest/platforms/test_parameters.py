@@ -1,4 +1,4 @@
-"""tfs.runtime.guest.platforms.parameters."""
+"""tfs.runtime.guest.platforms.module_call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tfs.core.errors import InvalidArgument
-from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
+from tfs.runtime.guest.platforms.module_call import check_parameters, check_returns
 
 
 class Scaled(nn.Module):

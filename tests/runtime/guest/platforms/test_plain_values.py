@@ -1,4 +1,4 @@
-"""tfs.runtime.guest.platforms.plain_values."""
+"""tfs.runtime.guest.platforms.signature_call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfs.runtime.guest.platforms.plain_values import tensor_of, what_it_is
+from tfs.runtime.guest.platforms.signature_call import tensor_of, what_it_is
 
 
 class OnlyArray:

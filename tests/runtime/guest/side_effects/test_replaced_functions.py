@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tfs.runtime.guest.side_effects import replaced_functions
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions, in_a_copy
+from tfs.runtime.guest import side_effects
+from tfs.runtime.guest.side_effects import KnownFunctions, in_a_copy
 
 PATCHES: dict[str, tuple[object, str]] = {
     "torch.matmul": (torch, "matmul"),
@@ -85,7 +85,7 @@ def test_a_look_in_a_copy_tells_what_it_found_and_when_it_failed() -> None:
 
 def test_a_copy_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a model registers to run in forks may never return; its load still does."""
-    monkeypatch.setattr(replaced_functions, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(side_effects, "_PATIENCE_S", 0.05)
 
     def hang() -> list[str]:
         threading.Event().wait()

@@ -30,7 +30,7 @@ from tests.runtime.zoo import Scale
 from tests.tensors import floats
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
+from tfs.runtime.guest.side_effects import ProcessEffects, ThreadEffects
 
 _SORTED = sorted
 _MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
@@ -145,7 +145,7 @@ def test_what_parts_of_torch_register_is_no_change() -> None:
     """Imported by a model, they are there for all others as well."""
     program = (
         "import torch\n"
-        "from tfs.runtime.guest.side_effects.side_effects import ProcessEffects\n"
+        "from tfs.runtime.guest.side_effects import ProcessEffects\n"
         "before = ProcessEffects()\n"
         "import torch._dynamo, torch._inductor.compile_fx\n"
         "print(repr(before.changes()))\n"

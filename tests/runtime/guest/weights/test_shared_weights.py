@@ -18,7 +18,7 @@ from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.guest.weights.shared_weights import share_weights
+from tfs.runtime.guest.weights import share_weights
 
 NUM_FLOATS = 8 << 20
 

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.own_process import seed_random
 
 
 def test_each_fork_has_random_numbers_of_its_own() -> None:

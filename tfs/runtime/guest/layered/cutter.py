@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.guest.fault_text import one_line
+from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.layered.stages import Stage
 from tfs.runtime.guest.platforms.torch_callable import Cuttable
 

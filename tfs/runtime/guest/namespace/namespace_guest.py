@@ -26,11 +26,10 @@ from tfs.core.errors import (
     Unavailable,
     serving_error,
 )
-from tfs.runtime.guest.forked_call import FORKS
-from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import (
     GuestModel,
     Value,
+    give_memory_back,
     load_guest_model,
     one_line,
 )
@@ -40,7 +39,7 @@ from tfs.runtime.guest.namespace.shared_tensors import (
     describe,
     tensor_at,
 )
-from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
 from tfs.runtime.guest.slab import DTYPE_CODES
 from tfs.runtime.guest.torch_tensor import nest
@@ -215,7 +214,7 @@ class NamespaceGuest:
             self._kept = []
             loaded[1].close()
             del loaded
-            give_back()
+            give_memory_back()
 
     def _scale(
         self, model_id: int, signature_name: str, inputs: bytes, duration_s: float
@@ -250,7 +249,7 @@ class NamespaceGuest:
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
-            give_back()
+            give_memory_back()
 
     def _sessions_here(self) -> SessionGuest:
         if self._sessions is None:

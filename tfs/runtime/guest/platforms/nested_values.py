@@ -18,8 +18,7 @@ import torch
 
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.module_call import module_call
-from tfs.runtime.guest.platforms.parameters import check_parameters
+from tfs.runtime.guest.platforms.module_call import check_parameters, module_call
 
 Function: TypeAlias = Callable[..., object]
 

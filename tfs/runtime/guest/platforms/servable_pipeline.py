@@ -10,8 +10,8 @@ import torch
 
 from tfs.core.errors import InvalidArgument, InvalidItems, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.fault_text import one_line
-from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
+from tfs.runtime.guest.faults import one_line
+from tfs.runtime.guest.platforms.module_call import check_parameters, check_returns
 
 Step = Callable[..., Any]
 

@@ -3,11 +3,15 @@
 What a model returns may be anything: a tensor, a tuple, a mapping of its own class, or
 numbers. Whatever is wrong with it, and whatever it raises when it is read, becomes an
 error that names the version, the signature and the output.
+
+Arrays, numbers and lists of them become tensors. Where that cannot be done, the author of
+the model reads what the value is and what to return in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import torch
@@ -16,12 +20,61 @@ from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.faults import FailedCalls, is_out_of_memory
 from tfs.runtime.guest.guest_model import Output, Value, one_line
-from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.failed_calls import FailedCalls
-from tfs.runtime.guest.platforms.plain_values import tensor_of, what_it_is
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten
+
+
+def tensor_of(value: object, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a value as a tensor; arrays keep their dtype, plain numbers take this one.
+
+    Raises:
+        Exception: It is nothing of the kind.
+
+    """
+    if not hasattr(value, "__array__"):
+        return torch.as_tensor(value, dtype=dtype)
+    try:
+        return torch.as_tensor(value)
+    except (ValueError, TypeError, RuntimeError):
+        # A view that runs backwards, a dtype in the byte order of another machine, or an
+        # object that only knows how to become an array.
+        array = value.__array__()
+        return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=True))
+
+
+def what_it_is(value: object) -> str:
+    """Returns what a value is that makes no tensor, and what to return instead if known."""
+    kind = f"a {type(value).__name__}"
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        return f"{kind} of {dtype}"
+    if value is None:
+        return "None"
+    if inspect.isawaitable(value):
+        return f"{kind} that nothing awaits"
+    if isinstance(value, Iterator):
+        return f"{kind} (return a list of what it yields)"
+    if isinstance(value, list | tuple):
+        if any(isinstance(each, torch.Tensor) for each in value):
+            return f"{kind} of tensors (torch.stack makes one of them)"
+        lengths = {len(each) for each in value if isinstance(each, list | tuple)}
+        if len(lengths) > 1:
+            sizes = " and ".join(map(str, sorted(lengths)[:2]))
+            return f"{kind} whose rows differ in length ({sizes}; pad them)"
+        odd = next((e for e in _leaves(value) if not isinstance(e, int | float)), None)
+        return f"{kind} with a {type(odd).__name__}" if odd is not None else kind
+    return kind
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
 
 Function: TypeAlias = Callable[..., object]
 

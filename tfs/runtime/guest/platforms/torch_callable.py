@@ -14,7 +14,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.devices.current_device import current_device
+from tfs.runtime.guest.devices import current_device
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.large_outputs import is_large, take_views

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.fault_text import what_is_missing
+from tfs.runtime.guest.faults import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.machine_code import (
     ARCHIVE,
@@ -37,7 +37,7 @@ from tfs.runtime.guest.machine_code import (
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.weights.mapped_reader import MappedReader
+from tfs.runtime.guest.weights import MappedReader
 
 _reading: Final = threading.Lock()
 """Held while a graph is read: torch's reader is one per process, in a global variable."""

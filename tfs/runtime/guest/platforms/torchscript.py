@@ -10,11 +10,11 @@ import warnings
 import torch
 
 from tfs.core.errors import DataLoss
-from tfs.runtime.guest.fault_text import what_is_missing
+from tfs.runtime.guest.faults import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
-from tfs.runtime.guest.weights.shared_weights import share_weights
+from tfs.runtime.guest.weights import share_weights
 
 ARCHIVE = "model.pt"
 

@@ -1,5 +1,5 @@
 """The inside of sessions: packages that are opened, objects that are held and called.
 
-``session_guest`` serves the requests. Values cross by ``value_codec``, and objects that
-move to another interpreter by ``movable_pickle``.
+``session_guest`` serves the requests and moves objects to other interpreters. Values cross
+by ``value_codec``.
 """

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tfs.core.errors import InvalidItems, forget_frames, serving_error
-from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
-from tfs.runtime.guest.forked_call import FORKS
+from tfs.runtime.guest.devices import leave_if_device_is_lost
+from tfs.runtime.guest.faults import is_out_of_memory
 from tfs.runtime.guest.guest_model import Output, Value
-from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
+from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
     REQUEST_WORDS,

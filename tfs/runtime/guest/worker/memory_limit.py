@@ -6,8 +6,8 @@ import os
 import resource
 
 from tfs.core.system.process_memory import anonymous_bytes, data_bytes
-from tfs.runtime.guest.freed_memory import give_back
-from tfs.runtime.guest.worker_ends import OUT_OF_MEMORY
+from tfs.runtime.guest.guest_model import give_memory_back
+from tfs.runtime.guest.worker_options import OUT_OF_MEMORY
 
 
 class MemoryLimit:
@@ -51,7 +51,7 @@ class MemoryLimit:
         left. A call that only asked for too much is answered: the next one may be
         smaller. May be called from any thread.
         """
-        give_back()
+        give_memory_back()
         if not self._limit_bytes:
             return
         kept_bytes = (anonymous_bytes(os.getpid()) or 0) - self._resident_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tfs.core.errors import ServingError
-from tfs.runtime.guest.forked_call import FORKS
+from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
 from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer

@@ -20,8 +20,8 @@ from typing import Final
 import torch
 
 from tfs.core.loop.spin_backoff import SpinBackoff
-from tfs.runtime.guest.forked_call import FORKS
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+from tfs.runtime.guest.own_process import FORKS
+from tfs.runtime.guest.side_effects import KnownFunctions
 from tfs.runtime.guest.slab import REQUESTS
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 from tfs.runtime.guest.worker.call_slots import CallSlots

@@ -19,7 +19,7 @@ from tfs.core.loop.pacing import Traffic, follow
 from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
-from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.own_process import seed_random
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.worker_model import WorkerModel

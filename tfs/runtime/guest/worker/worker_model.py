@@ -19,13 +19,11 @@ from tfs.core.system.process_memory import (
     reset_peak,
     resident_bytes,
 )
-from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.own_process import FORKS, name_process
 from tfs.runtime.guest.platforms.platform_imports import imported_s
-from tfs.runtime.guest.process_name import name_process
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
-from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
+from tfs.runtime.guest.side_effects import KnownFunctions, ProcessEffects, ThreadEffects
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit

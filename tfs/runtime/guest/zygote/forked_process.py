@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.system.thread_priority import answer_soon
-from tfs.runtime.guest.process_name import name_process
-from tfs.runtime.guest.random_numbers import seed_random
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+from tfs.runtime.guest.own_process import name_process, seed_random
+from tfs.runtime.guest.side_effects import KnownFunctions
 from tfs.runtime.guest.worker.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.guest.zygote.parent_death import (
+from tfs.runtime.guest.zygote.process_tree import (
     die_after_parent,
     end_group_with_pipe,
 )

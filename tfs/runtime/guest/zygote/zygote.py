@@ -6,10 +6,10 @@
 It has no model, no server socket and nothing of the RPC stack. Forking it takes
 milliseconds, and is safe because no other thread and no OpenMP region ever ran in it.
 The processes that it forks are the host's children and not its own
-(``clone_parent.py``): they end with the host, by a parent-death signal, and go on when
+(``process_tree.py``): they end with the host, by a parent-death signal, and go on when
 the zygote is gone. A zygote also ends when its channel closes, and so does a worker.
 Programs that a model starts belong to its worker's process group and end with it; the
-host sees to that, or the kernel when the host is gone (``parent_death.py``).
+host sees to that, or the kernel when the host is gone (``process_tree.py``).
 
     host to zygote   {"token": ..., "options": {...}, "platform": ...}, five descriptors
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
@@ -33,17 +33,16 @@ import torch
 
 from tfs.core.system.log_lines import write_own_lines
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.own_process import name_process, show_stacks
 from tfs.runtime.guest.platforms.platform_imports import MODULES, import_for
-from tfs.runtime.guest.process_name import name_process
-from tfs.runtime.guest.shown_stacks import show_stacks
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+from tfs.runtime.guest.side_effects import KnownFunctions
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.guest.zygote.clone_parent import clone_parent
 from tfs.runtime.guest.zygote.forked_process import (
     Host,
     become_worker,
     close_all_but,
 )
+from tfs.runtime.guest.zygote.process_tree import clone_parent
 
 _PREIMPORTED: Final = (
     "tfs.runtime.guest.platforms.torch_package",

@@ -1,8 +1,8 @@
-"""Logs where in a model's code calls failed. Callers are told only what failed.
+"""What failures of a model mean and how they are told: to callers, and in the log.
 
-Callers decide how often a model fails, so each place is logged only once, and only a
-few places in all. A worker has no log of its own: what it writes goes to the server's
-standard error.
+Callers are told only what failed; where in the model's code is logged. Callers decide how
+often a model fails, so each place is logged only once, and only a few places in all. A
+worker has no log of its own: what it writes goes to the server's standard error.
 
 While a version is measured, its callers are ours, and the inputs often made up. That
 some of these fail is no news to an operator, so it is told apart, as information.
@@ -10,14 +10,61 @@ some of these fail is no news to an operator, so it is told apart, as informatio
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 from typing import Final
 
 import torch
 
-from tfs.runtime.guest.fault_text import one_line
-from tfs.runtime.guest.random_numbers import random_repeats
+from tfs.core.error_chain import chain_of
+from tfs.core.errors import text_of
+from tfs.runtime.guest.own_process import random_repeats
+
+_MISSING_OPERATOR: Final = re.compile(
+    r"deserializing node Node\(target='torch\.ops\.(\w+)\.(\w+)"
+    r"|Unknown builtin op: (\w+)::(\w+)"
+)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the exception's type and the start of its text, for a message."""
+    text = " ".join(text_of(error).split())
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+
+
+def what_is_missing(error: BaseException) -> str:
+    """Returns the start of a message if torch lacks an operator that a graph calls."""
+    found = _MISSING_OPERATOR.search(text_of(error))
+    if found is None:
+        return ""
+    name = "::".join(part for part in found.groups() if part)
+    return (
+        f"no operator {name} here; what an author's program registers is not in a "
+        "graph: save the model as torch_package, which brings its code. "
+    )
+
+
+_TORCH_SAYS: Final = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",  # of a device
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, is that there was no memory."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or (
+            isinstance(each, RuntimeError)
+            and any(text in text_of(each) for text in _TORCH_SAYS)
+        )
+        for each in chain_of(error)
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +73,7 @@ _MAX_FRAMES: Final = 8  # the innermost frames; a recursion has thousands
 # Other frames say little about the model: torch's own on the way to a forward, and ours.
 _OTHERS: Final = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
 )
 
 

@@ -1,1 +1,0 @@
-"""Devices that models compute on, and their faults."""
