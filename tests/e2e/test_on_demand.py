@@ -16,7 +16,7 @@ from tfs.testing.patience import PATIENCE_S
 
 NAMES = (
     *("by_grpc", "by_rest", "by_oip"),
-    *("by_metadata", "by_oip_metadata", "by_nobody"),
+    *("by_metadata", "by_oip_metadata", "by_openapi", "by_nobody"),
 )
 
 
@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_first_request_of_any_kind_waits_for_its_model(config: Path) -> None:
-    """gRPC, REST, OIP and metadata: each loads what it asks for, and nothing else."""
+    """gRPC, REST, OIP, metadata and OpenAPI: each loads what it asks for, and nothing else."""
     port = free_port()
     flags = (f"--model_config_file={config}", f"--rest_api_port={port}")
     key = {"key": ["a"]}
@@ -61,6 +61,9 @@ def test_a_first_request_of_any_kind_waits_for_its_model(config: Path) -> None:
         status, body, _ = rest.ask("/v2/models/by_oip_metadata")
         assert status == 200, body
         assert body["versions"] == ["1"]
+        status, body, _ = rest.ask("/v1/models/by_openapi/openapi.json")
+        assert status == 200, body
+        assert "/v1/models/by_openapi:predict" in body["paths"]
         tensor = {"name": "key", "shape": [1], "datatype": "BYTES", "data": ["a"]}
         status, body, _ = rest.ask("/v2/models/by_oip/infer", {"inputs": [tensor]})
         assert status == 200, body

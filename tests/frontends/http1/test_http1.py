@@ -157,6 +157,14 @@ BAD = {
     "two lengths": (post("Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400),
     "length and chunks": (post(CHUNKED + "Content-Length: 1\r\n", b"0\r\n\r\n"), 400),
     "chunks behind a length": (post("Content-Length: 1\r\n" + CHUNKED, b"a"), 400),
+    "chunks under another name": (post("Transfer-Encoding: xchunked\r\n", b"a"), 400),
+    "chunks that are not last": (
+        post("Transfer-Encoding: chunked, identity\r\n", b"0\r\n\r\n"),
+        400,
+    ),
+    "chunks twice": (post(CHUNKED + CHUNKED, b"0\r\n\r\n"), 400),
+    "length as a list": (post("Content-Length: 1, 2\r\n", b"ab"), 400),
+    "length with a sign": (post("Content-Length: +1\r\n", b"a"), 400),
     "negative length": (post("Content-Length: -1\r\n"), 400),
     "huge length": (post(f"Content-Length: {1 << 80}\r\n"), 400),
     "length over the limit": (post(f"Content-Length: {1 << 30}\r\n"), 413),
@@ -228,6 +236,15 @@ def test_a_body_that_ends_early_is_answered() -> None:
         status, _, body = client.read_answer()
         assert status == 400
         assert b"shorter than its length" in body
+
+
+def test_a_body_that_goes_on_behind_its_length_is_cut_there() -> None:
+    """What follows is the next request, and a bad one."""
+    with Rig() as rig, rig.client() as client:
+        client.send(post("Content-Length: 3\r\n", b"abcdef\r\n\r\n"))
+        assert client.read_answer()[::2] == (200, b"POST / abc")
+        status, _, body = client.read_answer()
+        assert (status, json.loads(body).keys()) == (400, {"error"})
 
 
 def trickle(client: RawClient) -> None:

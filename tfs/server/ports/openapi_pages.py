@@ -11,6 +11,7 @@ from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.http_call import JSON, HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.openapi.document import DescribedModel, openapi_document
 from tfs.handlers.rest.root import TextPage
 from tfs.servables.measuring.probe_inputs import ProbeInputs
@@ -44,7 +45,17 @@ class OpenApiPages:
         return {DOCUMENT: TextPage(self._document, JSON)}
 
     def describe(self, call: HttpCall, asked: ModelSpec) -> None:
-        """Answers with the document of one model. On the loop."""
+        """Answers with the document of one model, loaded if need be. On the loop."""
+        try:
+            self._core.served.acquire(
+                asked.name, asked.version, asked.version_label
+            ).release()
+        except NotResident as absent:
+            absent.then(call, lambda: self.describe(call, asked), call.fail)
+            return
+        except ServingError as error:
+            call.fail(error)
+            return
 
         def write() -> None:
             try:
