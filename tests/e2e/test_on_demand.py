@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,11 @@ def test_a_first_request_of_any_kind_waits_for_its_model(config: Path) -> None:
         _, body, _ = rest.ask("/v1/models/by_nobody")
         (state,) = body["model_version_status"]
         assert state["state"] == "START"
+        _, page, _ = rest.ask("/models/by_nobody")
+        assert "answers: a request for the model loads it" in re.sub(
+            "<[^>]+>", "", page
+        )
+        assert "registered" in page
         said = tfs("models", "--address", server.address)
         assert [
             line.split()[0] for line in said.splitlines() if "registered" in line

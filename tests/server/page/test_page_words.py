@@ -48,11 +48,15 @@ def test_values_have_few_digits_and_a_unit() -> None:
 
 
 def test_a_version_that_refuses_requests_is_not_called_available() -> None:
-    """Quarantined and failed versions are bad, ended ones are past."""
+    """Quarantined and failed versions are bad; ended ones, and those not loaded yet, quiet."""
     version = pb.VersionReport(state=30)  # type: ignore[arg-type]
     assert state_of(version) == ("available", "good")
     version.quarantined = True
     assert state_of(version) == ("quarantined", "bad")
+    registered = pb.VersionReport(state=10)  # type: ignore[arg-type]
+    assert state_of(registered) == ("registered", "past")
+    registered.since_s = 1
+    assert state_of(registered) == ("found", "busy")
     ended = pb.VersionReport(state=50)  # type: ignore[arg-type]
     assert state_of(ended) == ("ended", "past")
     ended.error.code = 13

@@ -152,7 +152,7 @@ class Views:
             "report": report,
             "name": name,
             "primary": primary,
-            "why": _why(running, name, primary),
+            "why": _why(running, report, primary),
             "problems": _problems(report),
             "canary": report.canary if report.HasField("canary") else None,
             "forms": self._forms(name, primary) if has_form else (),
@@ -252,8 +252,9 @@ def described_view(model: DescribedModel, address: str) -> View:
     return {"model": model, "path": path, "signatures": signatures}
 
 
-def _why(running: RunningConfig, name: str, primary: int | None) -> str:
+def _why(running: RunningConfig, report: pb.ModelReport, primary: int | None) -> str:
     """Returns why the primary answers, as the end of a sentence."""
+    name = report.name
     override = running.overrides.get(name) if name in running.active else None
     if primary is None:
         if override is not None and override.made_by == "unload":
@@ -263,6 +264,8 @@ def _why(running: RunningConfig, name: str, primary: int | None) -> str:
         return _MADE_BY.get(override.made_by, "an override names it")
     if running.effective.models[name].primary is not None:
         return "the configuration names it"
+    if report.residency == pb.ModelReport.REGISTERED:
+        return "a request for the model loads it"
     return "it is the newest version that is available"
 
 

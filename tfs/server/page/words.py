@@ -73,6 +73,8 @@ def state_of(version: pb.VersionReport) -> tuple[str, str]:
     """Returns where a version stands: a word, and what it means for callers."""
     if version.quarantined:
         return "quarantined", BAD
+    if version.state == State.START and not version.since_s:  # a request loads it
+        return "registered", PAST
     return _state(version.state, has_failed=bool(version.error.code))
 
 
