@@ -114,6 +114,17 @@ def test_a_labelled_version_is_loaded_whatever_the_policy_says(
     assert env.served("a", label="stable") == 1
 
 
+def test_a_policy_that_lists_no_version_unloads_those_with_a_label(
+    env: Environment,
+) -> None:
+    """So a model is unloaded by RepositoryModelUnload, whatever its labels are."""
+    label = 'version_labels { key: "stable" value: 1 }'
+    env.apply(model("a", "", label))
+    assert env.available("a") == [1]
+    env.apply(model("a", "", f"{label} model_version_policy {{ specific {{}} }}"))
+    assert env.available("a") == []
+
+
 def test_announcing_a_canary_loads_no_older_version(env: Environment) -> None:
     """Only the canary comes, and the version that serves stays."""
     env.add_version("a", 2)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sources.version_policy import Latest, VersionPolicy
+from sources.version_policy import Latest, Specific, VersionPolicy
 
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
@@ -192,6 +192,13 @@ class ModelSettings:
         canary = None if self.canary is None else self.canary.version
         pinned = [v for v in (self.primary, canary) if v is not None]
         return frozenset(pinned) if pinned else _NONE_PINNED
+
+    @property
+    def labelled_versions(self) -> frozenset[int]:
+        """Versions aspired if they are there; none if the policy asks for no version."""
+        if self.policy == Specific(()):
+            return frozenset()
+        return frozenset(self.labels.values())
 
     def aspired_policy(self, rejected: Collection[int] = ()) -> VersionPolicy:
         """Returns the policy for the source.

@@ -144,7 +144,7 @@ class ModelSources:
                 settings.pinned_versions,
                 settings.platform,
                 settings.runtime.fingerprint,
-                frozenset(settings.labels.values()),
+                settings.labelled_versions,
             )
             for settings in models
         )
