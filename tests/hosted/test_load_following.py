@@ -127,6 +127,52 @@ def test_a_job_has_as_many_replicas_as_the_busiest_of_its_models_wants() -> None
     assert there.apply(edits.follow_load({"m": 1})).jobs["j"].num_replicas == 2
 
 
+def test_a_job_of_temp_has_no_server_while_it_has_no_model() -> None:
+    """The first model starts one; it takes none of Prod; and others keep their fewest."""
+    there = EditedFleet(
+        *(
+            Job(
+                name,
+                100 * MIB,
+                num_replicas=least,
+                is_ours=True,
+                min_replicas=least,
+                max_replicas=4,
+                is_temp=not least,
+            )
+            for name, least in (("temp", 0), ("any", 1))
+        )
+    )
+
+    def sizes() -> tuple[int, int]:
+        return tuple(there.fleet.jobs[each].num_replicas for each in ("temp", "any"))  # type: ignore[return-value]
+
+    def temp(name: str, size: int, number: int) -> Edit:
+        return edits.add_model(replace(model(name, size, number), is_temp=True))
+
+    there.apply(edits.add_model(model("prod", 60 * MIB, 2)))
+    assert there.fleet.placement == {"prod": ("any",)}
+    assert sizes() == (0, 2)
+    there.apply(temp("m", 60 * MIB, 3))
+    assert there.fleet.placement["m"] == ("temp",)
+    assert sizes() == (3, 2)
+    with pytest.raises(ResourceExhausted):
+        there.apply(edits.add_model(model("other", 60 * MIB)))
+    there.apply(edits.rest_job("temp"))
+    assert sizes() == (3, 2)
+    there.apply(edits.remove_model("m"))
+    assert sizes() == (3, 2), "servers may have it still"
+    there.apply(edits.remove_model("prod"))
+    for each in ("temp", "any", "absent"):
+        there.apply(edits.rest_job(each))
+    assert sizes() == (0, 1)
+    there.apply(edits.add_model(model("prod", 60 * MIB)))
+    there.apply(temp("m", 60 * MIB, 1))
+    assert sizes() == (1, 1)
+    with pytest.raises(InvalidArgument, match="0 to N for Temp"):
+        Job("x", MIB, num_replicas=0, is_ours=True, max_replicas=2)
+
+
 def test_a_hint_has_the_servers_of_a_job_started_before_the_load_comes() -> None:
     """Within the job's bounds; beyond them it is refused."""
     job = Job(

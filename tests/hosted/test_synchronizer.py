@@ -14,7 +14,7 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
-from tfs.hosted.fleet import Fleet, config_text, parse_model_config
+from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetCopy, FleetState
 from tfs.hosted.reports import JobReport, ReplicaSighting, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore
@@ -151,6 +151,32 @@ def test_a_job_is_told_once_and_routed_to_when_it_answers(bench: Bench) -> None:
     bench.jobs.loading.clear()
     bench.look()
     assert bench.routes == {"m": ("a",)}
+
+
+def test_a_job_of_temp_rests_when_its_models_are_gone(bench: Bench) -> None:
+    """Its first model has a server started; after its last one none is left."""
+    job = Job("t", 60 * MIB, num_replicas=0, is_ours=True, max_replicas=2, is_temp=True)
+    bench.jobs.served["c"], bench.jobs.started_s["c"] = [], 1.0
+
+    def size() -> int:
+        return bench.fleet.jobs["t"].num_replicas
+
+    bench.state.change(edits.put_job(job))
+    bench.look()
+    assert size() == 0
+    bench.state.change(edits.add_model(replace(model("x", 60 * MIB), is_temp=True)))
+    assert size() == 1
+    bench.state.change(edits.set_addresses("t", ("c",)))
+    bench.look_for(3)
+    assert bench.routes["x"] == ("c",)
+    assert size() == 1
+    bench.state.change(edits.remove_model("x"))
+    bench.look()
+    assert size() == 0
+    bench.state.change(edits.set_addresses("t", ()))
+    bench.look_for(20)
+    bench.state.change(edits.add_model(replace(model("y", 60 * MIB), is_temp=True)))
+    assert bench.fleet.placement["y"] == ("t",)
 
 
 def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:

@@ -71,3 +71,14 @@ def replicas(text: str) -> tuple[int, int]:
     """
     least, _, most = text.partition("-")
     return count(least), count(most or least)
+
+
+def servers(text: str) -> tuple[int, int]:
+    """Reads what :func:`replicas` does, and "0-M".
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+
+    """
+    least, _, most = text.partition("-")
+    return (0, count(most)) if least == "0" and most else replicas(text)

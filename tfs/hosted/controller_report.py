@@ -163,6 +163,7 @@ def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
                 answering=seen.answering,
                 problem=seen.problem,
                 zone=job.zone,
+                instance="temp" if job.is_temp else "prod",
             )
         )
     return reports

@@ -106,6 +106,23 @@ def drop_job(name: str) -> Edit:
     return Edit(f"{name} left", apply, job=name)
 
 
+def rest_job(name: str) -> Edit:
+    """Leaves a job without models the fewest replicas that it may have."""
+
+    def apply(fleet: Fleet) -> Fleet:
+        job = fleet.jobs.get(name)
+        if (
+            job is None
+            or job.num_replicas <= job.min_replicas
+            or any(name in placed for placed in fleet.placement.values())
+        ):
+            return fleet
+        resting = replace(job, num_replicas=job.min_replicas, is_down=False)
+        return replace(fleet, jobs={**fleet.jobs, name: resting})
+
+    return Edit(f"{name} has no models", apply, job=name)
+
+
 def note_jobs(is_down: Mapping[str, bool]) -> Edit:
     """Notes which jobs stopped or resumed answering; moves models if necessary."""
 
@@ -168,7 +185,7 @@ def update_model(
         model = required(fleet, name)
         after = replace(update(model), generation=model.generation + 1)
         # A hint comes before the load does: its job grows now.
-        return _complete(fleet, _with_jobs_for(_with(fleet, after), name))
+        return _complete(fleet, replace(fleet, models={**fleet.models, name: after}))
 
     return Edit(f"{why} {name}", apply, model=name)
 
@@ -238,7 +255,6 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
                 min(now, model.num_replicas),
             ):
                 changed = _with(fleet, replace(model, num_replicas=each))
-                changed = _with_jobs_for(changed, name)
                 if each <= model.num_replicas or changed.num_placed(name) >= each:
                     fleet = changed
                     break
@@ -401,7 +417,9 @@ class EditReader:
         return replace(edit, notes=(note,))
 
     def _job(self, asked: pb.AddJobRequest) -> Job:
-        is_ours = bool(asked.num_replicas)
+        is_ours = bool(asked.num_replicas or asked.max_replicas)
+        if asked.instance not in ("", "prod", "temp"):
+            raise InvalidArgument(f"an instance is prod or temp: {asked.instance!r}")
         if is_ours and not self.may_run_jobs:
             raise FailedPrecondition(
                 "nothing here starts servers: tfs hosted up does; or add the address of "
@@ -411,13 +429,14 @@ class EditReader:
             asked.job,
             asked.memory_bytes,
             asked.partition,
-            num_replicas=asked.num_replicas or 1,
+            num_replicas=asked.num_replicas if is_ours else 1,
             min_replicas=asked.num_replicas if asked.max_replicas else 0,
             max_replicas=asked.max_replicas,
             cpus=asked.cpus,
             is_ours=is_ours,
             addresses=() if is_ours else (asked.job,),
             zone=asked.zone,
+            is_temp=asked.instance == "temp",
         )
 
 
@@ -514,11 +533,11 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
             Temp that are not asked for give way.
 
     """
-    missing = place(after.models, after.jobs, after.placement)
+    after, shortfall = _settled(after)
     servers = num_servers(before.jobs)
     worse = {
         name: short
-        for name, short in missing.shortfall.items()
+        for name, short in shortfall.items()
         if short > _shortfall(before, name, servers)
         and not (
             after.models[name].is_temp and after.models[name] is before.models.get(name)
@@ -534,27 +553,30 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
             + "; add a serving job"
             + (", or ask for fewer replicas" if model.copies_by_default else "")
         )
-    return replace(after, placement=missing.jobs)
+    return after
 
 
 def _with(fleet: Fleet, model: HostedModel) -> Fleet:
     return _placed(replace(fleet, models={**fleet.models, model.name: model}))
 
 
-def _with_jobs_for(fleet: Fleet, name: str) -> Fleet:
-    """Gives the jobs of a model as many replicas as their models want, within limits."""
+def _sized(fleet: Fleet) -> Mapping[str, Job]:
+    """Gives jobs as many replicas as the busiest of their models wants, within limits."""
+    if not any(job.max_replicas for job in fleet.jobs.values()):
+        return fleet.jobs
+    servers = num_servers(fleet.jobs)
+    wanted: dict[str, int] = {}
+    for name, placed in fleet.placement.items():
+        number = num_copies(fleet.models[name], servers) if placed else 0
+        for each in placed:
+            wanted[each] = max(wanted.get(each, 0), number)
     jobs = dict(fleet.jobs)
-    for job in (jobs[each] for each in fleet.placement.get(name, ()) if each in jobs):
-        if not job.max_replicas:
-            continue
-        wanted = max(
-            model.num_replicas
-            for model in fleet.models.values()
-            if job.name in fleet.placement[model.name]
-        )
-        number = min(max(wanted, job.min_replicas), job.max_replicas)
-        jobs[job.name] = replace(job, num_replicas=number)
-    return _placed(replace(fleet, jobs=jobs))
+    for name, number in wanted.items():
+        job = jobs[name]
+        if job.max_replicas:
+            number = min(max(number, job.min_replicas), job.max_replicas)
+            jobs[name] = replace(job, num_replicas=number)
+    return jobs
 
 
 def _without(fleet: Fleet, name: str) -> Fleet:
@@ -563,11 +585,21 @@ def _without(fleet: Fleet, name: str) -> Fleet:
 
 
 def _placed(fleet: Fleet) -> Fleet:
+    return _settled(fleet)[0]
+
+
+def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
+    """Places models, and gives jobs the replicas that these want; says what is short."""
     found = place(fleet.models, fleet.jobs, fleet.placement)
-    return replace(fleet, placement=found.jobs)
+    fleet = replace(fleet, placement=found.jobs)
+    jobs = _sized(fleet)
+    if jobs != fleet.jobs:
+        found = place(fleet.models, jobs, fleet.placement)
+        fleet = replace(fleet, jobs=jobs, placement=found.jobs)
+    return fleet, found.shortfall
 
 
-def _shortfall(fleet: Fleet, name: str, servers: Mapping[str, int]) -> int:
+def _shortfall(fleet: Fleet, name: str, servers: Mapping[tuple[str, bool], int]) -> int:
     model = fleet.models.get(name)
     if model is None or name not in fleet.placement:
         return 0

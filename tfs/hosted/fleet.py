@@ -35,7 +35,7 @@ class Job:
         partition: The partition it belongs to ("gpu", "eu"); models are placed only in
             their own.
         num_replicas: How many replicas it has.
-        min_replicas: How few it may have; 0 for ``num_replicas``.
+        min_replicas: How few it may have.
         max_replicas: How many it may have when models want so many; 0 for as many as
             ``num_replicas``.
         cpus: How many processors each replica may use; 0 for all.
@@ -46,6 +46,8 @@ class Job:
         is_leaving: Whether it should be removed once others have its models.
         generation: Counts what users changed.
         zone: Where it is; copies of a model go to different zones, if there is room.
+        is_temp: Whether it has models of Temp alone; it may have no replica while it has
+            no model.
 
     """
 
@@ -62,6 +64,12 @@ class Job:
     min_replicas: int = 0
     max_replicas: int = 0
     zone: str = ""
+    is_temp: bool = False
+
+    @property
+    def most_servers(self) -> int:
+        """How many servers it has when models want so many."""
+        return max(self.num_replicas, self.max_replicas)
 
     @property
     def takes_models(self) -> bool:
@@ -73,12 +81,13 @@ class Job:
             raise InvalidArgument("a job needs a name or an address")
         if self.memory_bytes <= 0:
             raise InvalidArgument(f"{self.name}: memory must be positive")
-        if self.num_replicas < 1 or self.cpus < 0:
+        least = 0 if self.is_temp and self.max_replicas else 1
+        if self.num_replicas < least or self.cpus < 0:
             raise InvalidArgument(
-                f"{self.name}: replicas are 1 or more, cpus 0 or more"
+                f"{self.name}: replicas are 1 or more (0 to N for Temp), cpus 0 or more"
             )
         if self.max_replicas and not (
-            1 <= self.min_replicas <= self.num_replicas <= self.max_replicas
+            least <= self.min_replicas <= self.num_replicas <= self.max_replicas
         ):
             raise InvalidArgument(
                 f"{self.name}: it has {self.num_replicas} replicas, which is not in "

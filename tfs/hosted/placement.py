@@ -113,20 +113,23 @@ def free_bytes(
     return {name: room.free_bytes for name, room in rooms.items()}
 
 
-def num_servers(jobs: Mapping[str, Job]) -> Counter[str]:
-    """Returns how many servers of each partition take models."""
-    found: Counter[str] = Counter()
+def num_servers(jobs: Mapping[str, Job]) -> Counter[tuple[str, bool]]:
+    """Returns how many servers each partition may have for models of Prod, and of Temp."""
+    found: Counter[tuple[str, bool]] = Counter()
     for job in jobs.values():
         if job.takes_models:
-            found[job.partition] += job.num_replicas
+            found[job.partition, True] += job.most_servers
+            found[job.partition, False] += 0 if job.is_temp else job.most_servers
     return found
 
 
-def num_copies(model: HostedModel, servers: Mapping[str, int]) -> int:
+def num_copies(model: HostedModel, servers: Mapping[tuple[str, bool], int]) -> int:
     """Returns on how many servers a model should be, where there are so many of each."""
     if not model.copies_by_default:
         return model.num_replicas
-    return min(model.num_replicas, max(servers.get(model.partition, 0), 1))
+    return min(
+        model.num_replicas, max(servers.get((model.partition, model.is_temp), 0), 1)
+    )
 
 
 class _Room:
@@ -251,6 +254,7 @@ class _Packing:
         return (
             room is not None
             and room.job.partition == model.partition
+            and (model.is_temp or not room.job.is_temp)
             and job not in self._placed[model.name]
             and room.has_room(model)
         )
@@ -262,4 +266,5 @@ class _Packing:
         room.put(model)
         insort(order, (room.free_bytes, job))
         self._placed[model.name].append(job)
-        self._missing[model.name] -= room.job.num_replicas
+        # A job without a server gets one with its first model.
+        self._missing[model.name] -= max(room.job.num_replicas, 1)

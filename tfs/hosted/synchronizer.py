@@ -343,8 +343,12 @@ class Synchronizer:
             for address in there:
                 self._tell_if_new(address, reports[address], models)
             is_known = bool(there) or job.is_down or not job.addresses
-            if job.is_leaving and is_known and not names:
+            if names or not is_known:
+                continue
+            if job.is_leaving:
                 self._change(edits.drop_job(job_name))
+            elif job.max_replicas and job.num_replicas > job.min_replicas:
+                self._change(edits.rest_job(job_name))
 
     def _seen(self, job: Job) -> JobSighting:
         records = [(each, self._servers.get(each)) for each in job.addresses]

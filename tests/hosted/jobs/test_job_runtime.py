@@ -284,6 +284,19 @@ def test_other_limits_start_replicas_again_one_after_the_other(
     runtime.until(lambda: runtime.notes(0) == runtime.notes(1) == again)
 
 
+def test_a_job_may_have_no_replica_for_a_while(runtime: Runtime) -> None:
+    """Its last ones are drained, and it is started again when it should have some."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    before = runtime.pids()
+    runtime.made.ensure(replace(SPEC, num_replicas=0))
+    runtime.until(lambda: not any(map(psutil.pid_exists, before)))
+    assert runtime.made.replicas("job") == []
+    assert [runtime.notes(index)[-1] for index in (0, 1)] == ["drained"] * 2
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+
+
 def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     """The kernel would say so of a name that nobody wrote."""
     long = tmp_path / ("x" * 100)

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, replicas, version_number
+from tfs.cli.argument_range import count, replicas, servers, version_number
 from tfs.cli.hosted.controller import add_change_command, change
 from tfs.cli.hosted.release import add_release
 from tfs.cli.hosted.run import add_run
@@ -62,9 +62,10 @@ def _add_jobs(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--servers",
-        type=replicas,
+        type=servers,
         metavar="N[-M]",
-        help="with a NAME: how many to start; up to M when models want so many",
+        help="with a NAME: how many to start; up to M when models want so many; 0-M, in "
+        "Temp: none while there is no model",
     )
     parser.add_argument(
         "--cpus",
@@ -79,6 +80,12 @@ def _add_jobs(commands: Subparsers) -> None:
         default="",
         metavar="NAME",
         help="where it is; copies of a model go to different zones",
+    )
+    parser.add_argument(
+        "--instance",
+        choices=("prod", "temp"),
+        default="",
+        help="temp: for models of Temp alone (default: for any)",
     )
     parser = add_change_command(
         commands,
@@ -254,6 +261,7 @@ def _add_job(arguments: argparse.Namespace) -> int:
         max_replicas=most if most > least else 0,
         cpus=arguments.cpus,
         zone=arguments.zone,
+        instance=arguments.instance,
     )
     return change(arguments, "AddJob", request)
 

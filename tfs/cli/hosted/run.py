@@ -91,6 +91,32 @@ def add_run(commands: Subparsers) -> None:
         action="store_true",
         help="take servers from another fleet, or from a newer copy of this one's store",
     )
+    _add_running(parser)
+    _add_routing(parser)
+    parser.add_argument(
+        "--down_after_s",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="without a sign of a server, until others take its place (default 10)",
+    )
+    parser.add_argument(
+        "--drain_timeout_s",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="how long SIGTERM waits for requests under way (default 30)",
+    )
+    parser.add_argument(
+        "--ssl_config_file",
+        default="",
+        metavar="FILE",
+        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
+    )
+    _add_tls(parser)
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ray",
         default="",
@@ -115,28 +141,6 @@ def add_run(commands: Subparsers) -> None:
         metavar="FLAGS",
         help="with --ray: further flags of tfs serve for all servers",
     )
-    _add_routing(parser)
-    parser.add_argument(
-        "--down_after_s",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="without a sign of a server, until others take its place (default 10)",
-    )
-    parser.add_argument(
-        "--drain_timeout_s",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="how long SIGTERM waits for requests under way (default 30)",
-    )
-    parser.add_argument(
-        "--ssl_config_file",
-        default="",
-        metavar="FILE",
-        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
-    )
-    _add_tls(parser)
 
 
 def _add_routing(parser: argparse.ArgumentParser) -> None:

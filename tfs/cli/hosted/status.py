@@ -97,6 +97,7 @@ def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
             "memory_bytes": each.memory_bytes,
             "partition": each.partition,
             "zone": each.zone,
+            "instance": each.instance,
             "num_replicas": each.num_replicas,
             "cpus": each.cpus,
             "is_ours": each.is_ours,

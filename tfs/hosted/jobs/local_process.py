@@ -193,9 +193,9 @@ class LocalProcesses:
                 _signal(each, signal.SIGKILL)
 
     def close(self) -> None:
-        with self._changed:
+        with self._changed:  # held, because the thread closes what is written to
             self._wanted.is_closing = True
-        os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
         self._thread.join()
 
     # -- the thread ---------------------------------------------------------------

@@ -168,7 +168,7 @@ class GetOpRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus", "max_replicas", "zone")
+    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus", "max_replicas", "zone", "instance")
     EDIT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class AddJobRequest(_message.Message):
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     edit: Edit
     job: str
     memory_bytes: int
@@ -185,7 +186,8 @@ class AddJobRequest(_message.Message):
     cpus: int
     max_replicas: int
     zone: str
-    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., max_replicas: _Optional[int] = ..., zone: _Optional[str] = ...) -> None: ...
+    instance: str
+    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., max_replicas: _Optional[int] = ..., zone: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class DrainJobRequest(_message.Message):
     __slots__ = ("edit", "job", "force")
@@ -298,7 +300,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, address: _Optional[str] = ..., primary: _Optional[int] = ..., available_versions: _Optional[_Iterable[int]] = ..., pending_versions: _Optional[_Iterable[int]] = ..., canary: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("job", "generation", "partition", "memory_bytes", "free_bytes", "num_replicas", "cpus", "is_ours", "is_down", "is_leaving", "num_models", "addresses", "answering", "problem", "zone")
+    __slots__ = ("job", "generation", "partition", "memory_bytes", "free_bytes", "num_replicas", "cpus", "is_ours", "is_down", "is_leaving", "num_models", "addresses", "answering", "problem", "zone", "instance")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +316,7 @@ class JobInfo(_message.Message):
     ANSWERING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     partition: str
@@ -329,7 +332,8 @@ class JobInfo(_message.Message):
     answering: _containers.RepeatedScalarFieldContainer[str]
     problem: str
     zone: str
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., is_ours: bool = ..., is_down: bool = ..., is_leaving: bool = ..., num_models: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., answering: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
+    instance: str
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., is_ours: bool = ..., is_down: bool = ..., is_leaving: bool = ..., num_models: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., answering: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., zone: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class FleetInfo(_message.Message):
     __slots__ = ("revision", "models", "jobs", "changes", "model_stores")
