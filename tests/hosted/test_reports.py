@@ -47,3 +47,18 @@ def test_a_registered_model_answers_and_waits_for_nothing() -> None:
     assert report.models["m"].primary == 2
     assert report.models["m"].versions == (2,)
     assert report.models["m"].coming == ()
+
+
+def test_a_report_of_changes_goes_on_from_the_one_before() -> None:
+    """Models that are left out are as they were; a reply with all of them begins anew."""
+    said = admin_service_pb2.ListModelsResponse(revision=7)
+    for name in ("a", "b", "c"):
+        said.models.add(name=name, primary=1)
+    before = report_of(said)
+    changes = admin_service_pb2.ListModelsResponse(revision=8, since=7, gone=["c"])
+    changes.models.add(name="b", primary=2)
+    now = report_of(changes, before)
+    assert now.revision == 8
+    assert {name: each.primary for name, each in now.models.items()} == {"a": 1, "b": 2}
+    changes.since = 0
+    assert [*report_of(changes, before).models] == ["b"]

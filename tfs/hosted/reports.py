@@ -7,7 +7,7 @@ by it, and is made anew by every look.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tfs.hosted.fleet import Fleet, fields_of
@@ -116,6 +116,7 @@ class JobReport:
         version_bytes: How much the largest version of each model takes there.
         request_s: How long the requests of each model took, all together.
         at_s: When it answered.
+        revision: What it may be asked for the changes since.
 
     """
 
@@ -125,11 +126,25 @@ class JobReport:
     # Changes all the time, and is no reason to look again.
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     at_s: float = field(default=0.0, compare=False)
+    revision: int = field(default=0, compare=False)
 
 
-def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
-    """Returns the report in a reply of AdminService.ListModels, but for its time."""
-    version_bytes = {}
+def report_of(
+    reply: admin_service_pb2.ListModelsResponse, before: JobReport | None = None
+) -> JobReport:
+    """Returns the report in a reply of AdminService.ListModels, but for its time.
+
+    Args:
+        reply: The reply, to a question for what changed since ``before``, or for all.
+        before: The report that the same server gave before.
+
+    """
+    since = before if before and reply.since else JobReport()
+    models, version_bytes = dict(since.models), dict(since.version_bytes)
+    request_s = dict(since.request_s)
+    for name in (*reply.gone, *(each.name for each in reply.models)):
+        for of in (models, version_bytes, request_s):
+            of.pop(name, None)
     for model in reply.models:
         taken = [
             max(each.memory.reserved_bytes, each.memory.resident_bytes)
@@ -137,11 +152,10 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
         ]
         if any(taken):
             version_bytes[model.name] = max(taken)
+        models[model.name] = _sighting(model)
+        request_s[model.name] = model.request_s
     return JobReport(
-        reply.server.started_s,
-        {each.name: _sighting(each) for each in reply.models},
-        version_bytes,
-        {each.name: each.request_s for each in reply.models},
+        reply.server.started_s, models, version_bytes, request_s, 0.0, reply.revision
     )
 
 
@@ -212,23 +226,23 @@ def answering(
 
 
 def sightings_of(
-    fleet: Fleet, reports: Mapping[str, tuple[JobReport, bool]]
+    fleet: Fleet, reports: Mapping[str, tuple[JobReport, Collection[str]]]
 ) -> dict[str, ModelSighting]:
     """Returns how each model fares on the servers that have it.
 
     Args:
         fleet: What is wanted.
-        reports: The reports of the servers that answer, and whether each of them serves
-            what it should by now.
+        reports: The reports of the servers that answer, and the configs that each of
+            them was told before.
 
     """
     seen: dict[str, dict[str, ReplicaSighting]] = {name: {} for name in fleet.models}
-    for address, (report, is_current) in reports.items():
+    for address, (report, told) in reports.items():
         for name, each in report.models.items():
             model = fleet.models.get(name)
             replicas = seen.setdefault(name, {})
             replicas[address] = ReplicaSighting(
-                model.generation if model is not None and is_current else 0,
+                model.generation if model is not None and model.config in told else 0,
                 each.primary,
                 each.versions,
                 each.coming,

@@ -111,7 +111,7 @@ class SynchronizerOptions:
             )
 
 
-_Told = tuple[float, int, tuple[str, ...]]
+_Told = tuple[float, int, frozenset[str]]
 """The start of the process that was told, by whom (epoch), and its models' configs."""
 
 
@@ -128,8 +128,12 @@ class _ServerRecord:
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
-    # Whether it was told what it should serve, and has said since that it does.
-    is_current: bool = False
+
+    def current(self) -> frozenset[str]:
+        """Returns the configs that its process was told before its last report."""
+        told, report = self.told_before, self.report
+        is_of_it = told and report and told[0] == report.started_s
+        return told[2] if told and is_of_it else frozenset()
 
 
 RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
@@ -256,7 +260,7 @@ class Synchronizer:
         self._settled = ()  # unless all of this is done
         self._tell_all(fleet, reports)
         known = {
-            address: (report, self._servers[address].is_current)
+            address: (report, self._servers[address].current())
             for address, report in reports.items()
         }
         self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
@@ -430,8 +434,7 @@ class Synchronizer:
         models: Sequence[HostedModel],
     ) -> None:
         record, epoch = self._servers[address], self._lease.epoch if self._lease else 0
-        wanted = report.started_s, epoch, tuple(each.config for each in models)
-        record.is_current = record.told == record.told_before == wanted
+        wanted = report.started_s, epoch, frozenset(each.config for each in models)
         if record.is_told or record.told == wanted:
             return
         request = self._message(epoch, models)

@@ -20,6 +20,7 @@ R = TypeVar("R")
 Outcome = bytes | ServingError
 
 _ADMIN_TIMEOUT_S: Final = 5.0
+_ASPIRE_TIMEOUT_S: Final = 60.0  # ten thousand models take a server some seconds
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -34,6 +35,7 @@ class _JobChannel:
 
     channel: grpc.Channel
     num_calls: int = 0
+    report: JobReport | None = None  # the last one
     is_forgotten: bool = False
 
 
@@ -85,13 +87,23 @@ class JobChannels:
 
     def list_models(self, address: str) -> JobReport:
         """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
+        with self._lock:
+            job = self._by_address.get(address)
+            before = job.report if job else None
+        request = admin_service_pb2.ListModelsRequest(
+            since=before.revision if before else 0
+        )
         reply = self._ask(
             address,
             "ListModels",
-            admin_service_pb2.ListModelsRequest().SerializeToString(),
+            request.SerializeToString(),
             admin_service_pb2.ListModelsResponse.FromString,
         )
-        return report_of(reply)
+        report = report_of(reply, before)
+        with self._lock:
+            if job := self._by_address.get(address):
+                job.report = report
+        return report
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         """Tells a server what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
@@ -103,6 +115,7 @@ class JobChannels:
             "Aspire",
             request.SerializeToString(),
             admin_service_pb2.AspireResponse.FromString,
+            _ASPIRE_TIMEOUT_S,
         )
 
     def forget(self, address: str) -> None:
@@ -124,14 +137,19 @@ class JobChannels:
             job.channel.close()
 
     def _ask(
-        self, address: str, method: str, message: bytes, read: Callable[[bytes], R]
+        self,
+        address: str,
+        method: str,
+        message: bytes,
+        read: Callable[[bytes], R],
+        timeout_s: float = _ADMIN_TIMEOUT_S,
     ) -> R:
         job = self._begin_call(address)
         try:
             call: Any = job.channel.unary_unary(
                 f"/tfs.v1.AdminService/{method}", None, None
             )
-            return read(call(message, timeout=_ADMIN_TIMEOUT_S))
+            return read(call(message, timeout=timeout_s))
         except grpc.RpcError as error:
             raise read_error(error, address) from error
         finally:

@@ -111,8 +111,12 @@ class CoreAdmin:
     ) -> None:
         """Reports models, their versions and their states."""
         request = asked.request
-        names, include_stats = request.models, request.include_stats
-        self._run(lambda: self._reports.models(names, include_stats), asked.done)
+        self._run(
+            lambda: self._reports.models(
+                request.models, request.include_stats, request.since
+            ),
+            asked.done,
+        )
 
     def _get_config(
         self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]

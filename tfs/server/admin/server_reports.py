@@ -27,6 +27,7 @@ from tfs.server.admin.config_report import (
 )
 from tfs.server.admin.label_reports import label_reports
 from tfs.server.admin.message_fields import fill_error, histogram
+from tfs.server.admin.model_history import ModelChanges, ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
     fill_load,
@@ -95,6 +96,7 @@ class ServerReports:
         self._core = core
         self._clock = clock
         self._facts = facts
+        self._history = ModelHistory(clock)
 
     def running(self) -> RunningConfig:
         """Returns the config in force.
@@ -109,24 +111,51 @@ class ServerReports:
         return running
 
     def models(
-        self, wanted: Iterable[str], include_stats: bool
+        self, wanted: Iterable[str], include_stats: bool, since: int = 0
     ) -> pb.ListModelsResponse:
         """Returns the status of the server and of these models, or all if none is named.
+
+        Of all, those are left out that have not changed since the revision ``since``.
 
         Raises:
             NotFound: One is not configured.
 
         """
         running = self.running()
-        names = sorted(set(wanted)) or sorted(running.effective.models)
+        names, changes = sorted(set(wanted)), ModelChanges()
         for name in names:
             require_configured(running, name)
+        if not names:
+            looks = {
+                name: self._look(running, name) for name in running.effective.models
+            }
+            changes = self._history.changes(looks, since)
+            names = sorted(changes.names)
         return pb.ListModelsResponse(
             server=self.server(include_stats),
             models=[
                 self.model(running, name, include_stats=include_stats) for name in names
             ],
             notes=[*self._refusal_notes(), *self.notes()],
+            revision=changes.revision,
+            since=changes.since,
+            gone=changes.gone,
+        )
+
+    def _look(self, running: RunningConfig, name: str) -> object:
+        """Returns what differs when the report of a model does."""
+        core = self._core
+        registered = core.residency.registered(name)
+        if not registered:
+            return object()  # it has figures, which change all the time
+        return (
+            running.effective.models[name],
+            name in running.active,
+            running.why_inactive.get(name),
+            tuple(registered),
+            tuple(core.version_states(name)),
+            core.served.primary(name),
+            core.sources.problem(name),
         )
 
     def _refusal_notes(self) -> list[str]:
