@@ -7,6 +7,7 @@ fail, or that was answered wrongly.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +34,12 @@ from tests.benchmarks.open_loop import OpenLoopResult
 from tests.benchmarks.process_pss import read_tree_pss_mb
 from tests.benchmarks.row import Goal, Row, Series
 from tests.benchmarks.server_process import ServerProcess
+from tests.hosted.postgres_server import PostgresServer, postgres_lacks
 from tfs.client import Client
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.placement import place
+from tfs.hosted.store.postgres_store import PostgresStore
+from tfs.hosted.store.state_store import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 NETWORK_INPUT = {"x": np.zeros((1, 4), np.float32)}
@@ -47,6 +53,7 @@ ROWS = (
     Row("hosted/failed/transitions-with-kills", "", NONE_FAILED),
     Row("hosted/routed-after-p95/transitions", "s", Goal("value", "<=", 2.0)),
     Row("hosted/failed/control-away", "", NONE_FAILED),
+    Row("hosted/missed/20000-commits", "", NONE_FAILED, lacking=postgres_lacks()),
     Row("hosted/on-demand-memory/5000-models", "GB", Goal("value", "<=", 2.147)),
     Row("hosted/on-demand-first-answer-p95/5000-models", "ms", Goal("value", "<=", 50)),
     Row("hosted/packing/20000-copies", "s", Goal("value", "<=", 2.0)),
@@ -63,6 +70,7 @@ class Effort:
     kills: int = 5
     away_s: float = 300.0
     calm_s: float = 6.0
+    commits: int = 20_000
     registered: int = 5000
     networks: int = 100
 
@@ -159,6 +167,50 @@ def measure_control_away(report: Report, effort: Effort) -> None:
     report.record("hosted/failed/control-away", failed)
 
 
+def measure_commits(report: Report, effort: Effort) -> None:
+    """Eight write to PostgreSQL at once; two watch, and count what they never saw."""
+    if postgres_lacks():
+        return
+    num_writers, num_watchers = 8, 2
+    with contextlib.ExitStack() as stack:
+        server = PostgresServer()
+        stack.callback(server.close)
+        stores = []
+        for _ in range(num_writers + num_watchers):
+            stores.append(PostgresStore(server.url))
+            stack.callback(stores[-1].close)
+        # A feed from before the first revision is a snapshot.
+        _write(stores[0], "first", 1)
+        last = effort.commits + 1
+        with ThreadPoolExecutor(len(stores)) as threads:
+            seen = [
+                threads.submit(_watched, each, last) for each in stores[num_writers:]
+            ]
+            each_writes = effort.commits // num_writers
+            for index, store in enumerate(stores[:num_writers]):
+                threads.submit(_write, store, f"{index}", each_writes)
+        missed = [last - len(set(each.result())) for each in seen]
+    report.record("hosted/missed/20000-commits", float(sum(missed)))
+
+
+def _write(store: PostgresStore, key: str, number: int) -> None:
+    for index in range(number):
+        store.transact(partial(_put, f"{key}/{index}"))
+
+
+def _put(key: str, transaction: Transaction) -> None:
+    transaction.put("model", key, "x")
+
+
+def _watched(store: PostgresStore, last: int) -> list[int]:
+    """Returns the revisions that a watcher saw, from 1 to ``last``."""
+    seen = [1]
+    while seen[-1] < last:
+        store.wait(seen[-1], 60.0)
+        seen += [each.revision for each in store.feed(seen[-1]).changes]
+    return seen
+
+
 def measure_on_demand(report: Report, effort: Effort) -> None:
     """Tiny models that nobody has asked for yet, and the first answers of some."""
     every = max(effort.registered // 250, 1)
@@ -241,13 +293,16 @@ def build_area(effort: Effort | None = None) -> Area:
     def control_away(report: Report) -> None:
         measure_control_away(report, so)
 
+    def commits(report: Report) -> None:
+        measure_commits(report, so)
+
     def on_demand(report: Report) -> None:
         measure_on_demand(report, so)
 
     def packing(report: Report) -> None:
         measure_packing(report)
 
-    parts = (losses, transitions, control_away, on_demand, packing)
+    parts = (losses, transitions, control_away, commits, on_demand, packing)
     return Area("hosted", ROWS, parts, time_limit_s=2400.0)
 
 

@@ -15,15 +15,21 @@ _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 _USER = "postgres"
 
 
-def skip_without_postgres() -> None:
-    """Skips the test where an engine is missing; fails it where engines are required."""
+def postgres_lacks() -> str | None:
+    """Returns what is missing to run one here; None for nothing."""
     missing = [] if _PROGRAMS else ["Debian's package postgresql"]
     try:
         import psycopg  # noqa: F401
     except ImportError:
         missing.append("the extra postgres")
+    return " and ".join(missing) or None
+
+
+def skip_without_postgres() -> None:
+    """Skips the test where an engine is missing; fails it where engines are required."""
+    missing = postgres_lacks()
     if missing:
-        why = f"needs {' and '.join(missing)}"
+        why = f"needs {missing}"
         if os.environ.get("TFS_ENGINES") == "required":
             pytest.fail(why)
         pytest.skip(why)
