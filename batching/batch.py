@@ -92,12 +92,10 @@ class Batch(Generic[TaskT]):
         are told their outcomes. Calling it twice is an error of the runner.
 
         Args:
-            outcomes: One of four. A sequence has one outcome per task, in order; a
-                ServingError in it fails that task alone. An error fails the whole
-                batch, which may then be run again in halves. FaultyTasks fail the tasks
-                that they name, and the others run again. A function gets the tasks of
-                the batch and ends each of them exactly once, in less time than one by
-                one.
+            outcomes: One outcome per task, in order, of which a ServingError fails its
+                task alone; or an error of the whole batch, which may then run again in
+                halves; or FaultyTasks, after which the others run again; or a function
+                that ends each of the tasks exactly once.
             device_s: Device time used, if the runner knows better than the clock.
 
         Raises:
@@ -145,48 +143,38 @@ class Batch(Generic[TaskT]):
             )
             if not isinstance(outcomes, ServingError):
                 queue.learn(tasks, rows, padded_rows, device_s)
-        end_all: EndAll | None = None
-        if outcomes.__class__ is list and len(outcomes) == num_tasks:
-            if queue.is_failing:
-                queue.is_failing = False
-                queue.set_plain()
-        elif isinstance(outcomes, ServingError):
+        if isinstance(outcomes, ServingError):
             tasks, outcomes = self._sort_out(outcomes)
-            num_tasks = len(tasks)
         else:
+            if not callable(outcomes):
+                outcomes = _listed(queue.options.name, outcomes, num_tasks)
             if queue.is_failing:
                 queue.is_failing = False
                 queue.set_plain()
-            if callable(outcomes):
-                end_all, outcomes = outcomes, []
-            else:
-                outcomes = _listed(queue.options.name, outcomes, num_tasks)
         if not queue.in_ring:
             scheduler.note(queue, now_s)
         if not scheduler.stepping:
             scheduler.restart(now_s)
-        if end_all is not None:
-            try:
-                end_all(tasks)
-            except Exception:
-                log.exception("event=on_done_failed queue=%r", queue)
-        elif num_tasks == 1:
-            on_done = tasks[0].on_done
-            try:
-                on_done(outcomes[0])
-            except Exception:  # a fault of one caller must not harm the others
-                log.exception("event=on_done_failed queue=%r", queue)
-        else:
-            index = 0
-            for task in tasks:
-                on_done = task.on_done
-                try:
-                    on_done(outcomes[index])
-                except Exception:
-                    log.exception("event=on_done_failed queue=%r", queue)
-                index += 1  # noqa: SIM113  # zip and enumerate cost as much as five tasks
+        self._end(tasks, outcomes)
         if queue.closing:
             scheduler.drop_if_drained(queue)
+
+    def _end(self, tasks: list[TaskT], outcomes: Sequence[Any] | EndAll) -> None:
+        """Ends tasks; a fault of one caller does not harm the others."""
+        if callable(outcomes):
+            try:
+                outcomes(tasks)
+            except Exception:
+                log.exception("event=on_done_failed queue=%r", self.queue)
+            return
+        index = 0
+        for task in tasks:
+            on_done = task.on_done
+            try:
+                on_done(outcomes[index])
+            except Exception:
+                log.exception("event=on_done_failed queue=%r", self.queue)
+            index += 1  # noqa: SIM113  # zip and enumerate cost as much as five tasks
 
     def _note_long(self, device_s: float) -> None:
         """Charges a batch that took long; a burst may have begun with it."""
@@ -247,6 +235,8 @@ def _may_be_one_rows_fault(error: ServingError) -> bool:
 
 def _listed(name: str, outcomes: Any, num_tasks: int) -> list[Any]:
     """Returns one outcome for each task: errors, if they cannot be told apart."""
+    if outcomes.__class__ is list and len(outcomes) == num_tasks:
+        return outcomes
     try:
         listed = list(outcomes)
     except Exception as error:  # a fault of the runner, for which no task may be lost

@@ -29,7 +29,7 @@ from tfs.handlers.health import (
     HealthHandler,
 )
 from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
-from tfs.handlers.methods import method_table
+from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler
 from tfs.handlers.open_streams import OpenStreams
@@ -533,7 +533,9 @@ def test_reflection_lists_what_is_answered(version: str) -> None:
     backend, admin = FakeBackend(), unasked
     health = HealthHandler(backend)
     for listed, operator in ((5, None), (6, admin)):
-        table = method_table(OneModel(), backend, backend, health, admin=operator)
+        table = method_table(
+            Inference(OneModel()), backend, backend, health, admin=operator
+        )
         path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         call = FakeCall(request.SerializeToString())
@@ -548,7 +550,7 @@ def test_health_knows_every_service_that_reflection_lists() -> None:
     """Probes may name any of them."""
     backend, admin = FakeBackend(), unasked
     health = HealthHandler(backend)
-    table = method_table(OneModel(), backend, backend, health, admin=admin)
+    table = method_table(Inference(OneModel()), backend, backend, health, admin=admin)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     listing = FakeCall(request.SerializeToString())
     table["/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"].handler(listing)
@@ -562,7 +564,9 @@ def test_health_knows_every_service_that_reflection_lists() -> None:
 def test_what_is_not_offered_is_refused_by_name() -> None:
     """Every method of the wire API has an entry, and what refuses one names it."""
     backend = FakeBackend()
-    table = method_table(OneModel(), backend, backend, HealthHandler(backend))
+    table = method_table(
+        Inference(OneModel()), backend, backend, HealthHandler(backend)
+    )
     method = table["/tensorflow.serving.SessionService/SessionRun"]
     call = FakeCall()
     method.handler(call)

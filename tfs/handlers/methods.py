@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
@@ -36,7 +37,7 @@ from tfs.handlers.operating.admin import Admin, admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
-from tfs.handlers.request_format import PredictFormat
+from tfs.handlers.request_format import PredictFormat, RequestFormat
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from tfs.proto.grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
@@ -63,45 +64,60 @@ _SERVICE_FILES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """How requests for inference are answered. Immutable.
+
+    Attributes:
+        lookup: Finds their models.
+        gate: Limits and counts them; by default nothing is limited.
+        decode_pool: Decodes what is long; by default the loop does.
+        as_tensor_content: Whether Predict answers in ``tensor_content``.
+        check_method: Whether Classify, Regress and MultiInference insist on the method
+            of a signature; otherwise its features are enough. Predict takes signatures
+            of any method.
+        decoding: Limits what requests of Predict take.
+
+    """
+
+    lookup: ModelLookup
+    gate: RequestGate = field(default_factory=RequestGate)
+    decode_pool: DecodePool = field(default_factory=DecodePool)
+    as_tensor_content: bool = False
+    check_method: bool = False
+    decoding: DecodeOptions = DEFAULT_OPTIONS
+
+
 def method_table(
-    lookup: ModelLookup,
+    inference: Inference,
     status: StatusReader,
     applier: ConfigApplier,
     health: HealthHandler,
     *,
-    gate: RequestGate | None = None,
-    decode_pool: DecodePool | None = None,
-    as_tensor_content: bool = False,
-    check_method: bool = False,
     admin: Admin | None = None,
     access: AdminAccess | None = None,
     streams: OpenStreams | None = None,
-    decoding: DecodeOptions = DEFAULT_OPTIONS,
     oip: OipService | None = None,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
-    A method of the wire API that is not offered is refused by its name. Without
-    ``gate`` nothing is limited, and without ``decode_pool`` everything is decoded on
-    the loop. With ``check_method``, Classify, Regress and MultiInference insist on the
-    method of a signature; otherwise its features are enough. Predict takes signatures
-    of any method. ``streams`` ends the streams of reflection. ``decoding`` limits what
-    requests of Predict take. ``oip`` answers the Open Inference Protocol, beside
+    A method of the wire API that is not offered is refused by its name. ``streams`` ends
+    the streams of reflection. ``oip`` answers the Open Inference Protocol, beside
     inference.
     """
-    gate = gate or RequestGate()
-    decode_pool = decode_pool or DecodePool()
+    lookup, gate, decode_pool = inference.lookup, inference.gate, inference.decode_pool
 
     def examples(rpc: ExampleRpc) -> ExampleHandler:
-        return ExampleHandler(lookup, rpc, gate, decode_pool, check_method=check_method)
+        return ExampleHandler(
+            lookup, rpc, gate, decode_pool, check_method=inference.check_method
+        )
 
-    predict = PredictHandler(
-        lookup,
-        gate,
-        decode_pool,
-        form=PredictFormat(as_tensor_content),
-        decoding=decoding,
-    )
+    def predicts(form: RequestFormat) -> PredictHandler:
+        return PredictHandler(
+            lookup, gate, decode_pool, form=form, decoding=inference.decoding
+        )
+
+    predict = predicts(PredictFormat(inference.as_tensor_content))
     methods = [
         RpcMethod(
             f"/{PREDICTION}/Predict",
@@ -124,10 +140,7 @@ def method_table(
     if admin is not None:
         methods += admin_methods(admin, access or AdminAccess())
     if oip is not None:
-        infer = PredictHandler(
-            lookup, gate, decode_pool, form=InferFormat(gate.now), decoding=decoding
-        )
-        methods += oip_methods(oip, infer, decode_pool)
+        methods += oip_methods(oip, predicts(InferFormat(gate.now)), decode_pool)
     shown = {PREDICTION, MODEL, HEALTH, *REFLECTION}
     if admin is not None:
         shown.add(ADMIN_SERVICE)

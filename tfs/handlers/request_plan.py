@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import write_predict_request
@@ -27,7 +27,6 @@ from tfs.core.call import BurstCall, Call
 from tfs.core.dtype import DType
 from tfs.core.errors import ServingError
 from tfs.core.servable import (
-    CancelToken,
     InferenceTask,
     Outcome,
     Servable,
@@ -176,25 +175,6 @@ _PREDICT: Final = PredictReplies()
 _LARGE_LOGGED_BYTES: Final = 1 << 20
 
 
-class Asked(Protocol):
-    """A request that was taken: its call, and when it came. Thread-safe to read."""
-
-    @property
-    def call(self) -> BurstCall:
-        """The call that gets the reply."""
-        ...
-
-    @property
-    def cancel(self) -> CancelToken:
-        """The token that is marked when nobody waits for the answer."""
-        ...
-
-    @property
-    def begun_s(self) -> float:
-        """When the request was taken, by the gate's clock."""
-        ...
-
-
 class PredictAnswers:
     """Encodes outcomes, finishes calls, counts them, and gives back what they took.
 
@@ -326,7 +306,9 @@ class PredictAnswers:
             _PREDICT.write(self._id, self._signature_name, outputs),
         )
 
-    def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
+    def end_all(
+        self, asked: Sequence[PlannedTask], outputs: Tensors, num_rows: int
+    ) -> None:
         """Ends requests that were computed together, as ``end`` would each. On the loop.
 
         Args:
@@ -405,7 +387,7 @@ class PredictAnswers:
         for _ in range(num):
             release()
 
-    def _count(self, asked: Sequence[Asked], done_s: float) -> None:
+    def _count(self, asked: Sequence[PlannedTask], done_s: float) -> None:
         stats, first = self._stats, asked[0]
         first_s = first.begun_s
         others = [

@@ -25,7 +25,7 @@ from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.methods import method_table
+from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.oip.service import OipService
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminAccess
@@ -171,24 +171,26 @@ class ModelServer:
             self._loading.probe,
         )
         methods = method_table(
-            self.core.served,
+            Inference(
+                self.core.served,
+                self._gate,
+                DecodePool(
+                    self._decoders,
+                    self._loop.post,
+                    self._options.max_queued_decodes,
+                    self.stats,
+                    self._spare_memory.note_large_message,
+                ),
+                as_tensor_content=self._options.serialize_as_tensor_content,
+                check_method=self._options.check_signature_method,
+                decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
+            ),
             self.core,
             self.core,
             self._health,
-            gate=self._gate,
-            decode_pool=DecodePool(
-                self._decoders,
-                self._loop.post,
-                self._options.max_queued_decodes,
-                self.stats,
-                self._spare_memory.note_large_message,
-            ),
-            as_tensor_content=self._options.serialize_as_tensor_content,
-            check_method=self._options.check_signature_method,
             admin=admin,
             access=access,
             streams=self._streams,
-            decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
             oip=OipService(
                 self.core.served,
                 self.core,

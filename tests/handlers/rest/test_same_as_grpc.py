@@ -27,7 +27,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
-from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.json_room import JsonRoom
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.handler import RestHandler

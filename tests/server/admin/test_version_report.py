@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -226,15 +225,6 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
     assert not batching.HasField("bypass")
 
 
-class OwnLoop:
-    """A loop that is whatever thread uses it."""
-
-    is_loop_thread = True
-
-    def post(self, fn: Callable[[], None]) -> None:
-        fn()
-
-
 def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     """They are absent until there is one, and counted apart from queued ones."""
     options = BatchingOptions(
@@ -243,7 +233,8 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
         batches_unproven=True,
     )
     servable = PuppetServable(ServableId("a", 1))
-    batched = BatchedServable(servable, SharedBatchScheduler(), OwnLoop(), options)
+    loop = ServingLoop()
+    batched = BatchedServable(servable, SharedBatchScheduler(), loop, options)
     inputs = {"x": floats((1, 2), (3, 4), (5, 6))}
     signature = batched.signatures["serving_default"]
     outcomes: list[Outcome] = []
@@ -251,6 +242,7 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
         "serving_default", signature, inputs, outcomes.append, num_rows=3
     )
     batched.submit(task)
+    loop.step()
     assert len(outcomes) == 1
     version = LoadedVersion(servable)
     version.put_in_front(batched)

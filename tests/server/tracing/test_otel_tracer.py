@@ -20,8 +20,8 @@ from tfs.codec.tensor import fill_tensor_proto
 from tfs.core.call import Peer
 from tfs.core.clock import MonotonicClock
 from tfs.core.tracing import TRACING
-from tfs.handlers.http.request_bursts import BurstTemplate, RequestBursts
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_bursts import BurstTemplate, RequestBursts
 from tfs.handlers.rest.forms import Form, FormedReplies
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.server.tracing.otel_tracer import OtelTracer, OtelTracing

@@ -1,14 +1,20 @@
 """Reads the JSON of a Predict request: rows (``instances``) or columns (``inputs``).
 
-TensorFlow Serving: util/json_tensor.cc, FillPredictRequestFromJson.
+Ordinary ones, with one tensor of numbers each and nothing else, are read several at a
+time by :func:`read_plain_json`; whatever has more in it, or a fault, by
+:class:`PredictBody`. (TensorFlow Serving: util/json_tensor.cc,
+FillPredictRequestFromJson.)
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
+import orjson
 
 from tfs.codec.json.document import (
     SIGNATURE_NAME,
@@ -21,7 +27,13 @@ from tfs.codec.json.document import (
     with_first_values,
     wrong_form,
 )
-from tfs.codec.json.tensor_reader import is_bytes, num_elements, read_tensor
+from tfs.codec.json.tensor_reader import (
+    is_bytes,
+    num_elements,
+    plain_array,
+    read_tensor,
+)
+from tfs.core.dtype import DType
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.signature import Signature, TensorSpec
 from tfs.core.tensor_view import Buffer, TensorView
@@ -251,3 +263,70 @@ def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
 
 def _in_brackets(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
+
+
+PlainBody: TypeAlias = tuple[Layout, tuple[int, ...], bytes]
+"""Layout, shape and elements."""
+
+_EXACT: Final = 2.0**53  # integers up to that are floats, too
+
+
+def read_plain_json(
+    bodies: Sequence[Buffer], dtype: DType
+) -> Sequence[PlainBody | None]:
+    """Returns what each body of JSON is; None for those that are more, or wrong.
+
+    Args:
+        bodies: The bodies.
+        dtype: Of the only input of the signature.
+
+    """
+    if not all(type(body) is bytes for body in bodies):
+        return [None] * len(bodies)
+    with np.errstate(over="ignore"):
+        found = _read_alike(bodies, dtype)
+        if found is None and len(bodies) > 1:
+            return [_read_one(body, dtype) for body in bodies]
+    return [None] * len(bodies) if found is None else found
+
+
+def _read_one(body: Buffer, dtype: DType) -> PlainBody | None:
+    found = _read_alike((body,), dtype)
+    return None if found is None else found[0]
+
+
+def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | None:
+    """Returns what bodies of one layout and shape are; None if they are not just that."""
+    num = len(bodies)
+    try:
+        documents = [orjson.loads(body) for body in bodies]
+        layout, key = Layout.ROWS, INSTANCES
+        if key not in documents[0]:
+            layout, key = Layout.COLUMNS, INPUTS
+        values = [document[key] for document in documents]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        return None
+    # Each has a string, its key, so it is the only one if there are no others in all of
+    # them. Then no key comes twice, nothing else is named, and of "true" and "false",
+    # which numpy takes for numbers, one letter shows.
+    text = b"".join(bodies)
+    if (
+        text.count(b'"') != 2 * num
+        or b"\\" in text  # an escape in a key would hide one of its letters
+        or b"r" in text
+        or text.count(b"s") != num * key.count("s")
+    ):
+        return None
+    array = plain_array(values, dtype)
+    if array is None or array.ndim < 2 or not array.size:
+        return None
+    if num > 1 and array.dtype.kind == "f" and abs(array).max() > _EXACT:
+        return None  # an integer may have become a float for the sake of the others
+    shape, elements = array.shape[1:], array.tobytes()
+    if num == 1:
+        return [(layout, shape, elements)]
+    size = len(elements) // num
+    return [
+        (layout, shape, elements[start : start + size])
+        for start in range(0, num * size, size)
+    ]

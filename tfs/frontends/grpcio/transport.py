@@ -36,8 +36,7 @@ from tfs.core.errors import (
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
-from tfs.frontends.grpcio.generic_handler import GenericHandler
-from tfs.frontends.grpcio.grpcio_call import GrpcioCall
+from tfs.frontends.grpcio.grpcio_call import GenericHandler, GrpcioCall
 from tfs.frontends.listener import UNIX
 from tfs.frontends.tls.tls_context import server_context
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 import orjson
 from google.protobuf.message import Message
@@ -14,25 +16,24 @@ from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.infer_json import InferBody
 from tfs.codec.oip.infer_view import read_version
 from tfs.core.call import Handler, MethodTable
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.delegating_call import TranslatedCall
-from tfs.handlers.http.json_room import JsonRoom
-from tfs.handlers.http.request_bursts import (
+from tfs.handlers.json_room import JsonRoom
+from tfs.handlers.messages import QUESTION_BYTES
+from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
+from tfs.handlers.oip.rpc import INFER as INFER_PATH
+from tfs.handlers.oip.rpc import SERVICE
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_bursts import (
     PLAIN_DTYPES,
     BurstTemplate,
     RequestBursts,
     inputs_of,
     may_come_together,
 )
-from tfs.handlers.messages import QUESTION_BYTES
-from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
-from tfs.handlers.oip.paths import INFER, parse_path
-from tfs.handlers.oip.rpc import INFER as INFER_PATH
-from tfs.handlers.oip.rpc import SERVICE
-from tfs.handlers.predict import PredictHandler
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
 _NOT_READY: Final = 503
@@ -212,3 +213,57 @@ def document_of(message: Message) -> dict[str, Any]:
         else:
             document[field.name] = list(value)
     return document
+
+
+PREFIX: Final = "/v2"
+INFER: Final = "ModelInfer"
+GUARDED: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+"""The methods that operate the server."""
+
+ROUTES: Final = (
+    ("POST", "/v2/models/{name}/infer", INFER),
+    ("POST", "/v2/models/{name}/versions/{version}/infer", INFER),
+    ("GET", "/v2", "ServerMetadata"),
+    ("GET", "/v2/health/live", "ServerLive"),
+    ("GET", "/v2/health/ready", "ServerReady"),
+    ("GET", "/v2/models/stats", "ModelStatistics"),
+    ("GET", "/v2/models/{name}", "ModelMetadata"),
+    ("GET", "/v2/models/{name}/versions/{version}", "ModelMetadata"),
+    ("GET", "/v2/models/{name}/ready", "ModelReady"),
+    ("GET", "/v2/models/{name}/versions/{version}/ready", "ModelReady"),
+    ("GET", "/v2/models/{name}/stats", "ModelStatistics"),
+    ("GET", "/v2/models/{name}/versions/{version}/stats", "ModelStatistics"),
+    ("POST", "/v2/repository/index", "RepositoryIndex"),
+    ("POST", "/v2/repository/models/{name}/load", "RepositoryModelLoad"),
+    ("POST", "/v2/repository/models/{name}/unload", "RepositoryModelUnload"),
+)
+"""Verb, path and method; of two that fit, the first one counts."""
+
+_PATTERNS: Final = tuple(
+    (verb, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path) + "/?"), method)
+    for verb, path, method in ROUTES
+)
+
+
+def parse_path(verb: str, path: str) -> tuple[str, Mapping[str, str]]:
+    """Returns the method of a path, and the names in it: ``name`` and ``version``.
+
+    Raises:
+        NotFound: There is no such path.
+        Unimplemented: It takes another verb.
+
+    """
+    wanted = None
+    for wanted_verb, pattern, method in _PATTERNS:
+        found = pattern.fullmatch(path)
+        if found is None:
+            continue
+        if verb == wanted_verb or (verb == "HEAD" and wanted_verb == "GET"):
+            return method, {
+                key: unquote(each) for key, each in found.groupdict().items()
+            }
+        wanted = wanted_verb
+    if wanted:
+        raise Unimplemented(f"{path} takes {wanted}, no {verb}")
+    known = ", ".join(dict.fromkeys(route for _, route, _ in ROUTES))
+    raise NotFound(f"there is nothing at {path}; there are {known}")

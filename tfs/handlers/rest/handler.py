@@ -31,11 +31,11 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import TranslatedCall
-from tfs.handlers.http.json_room import JsonRoom
-from tfs.handlers.http.request_bursts import RequestBursts
+from tfs.handlers.json_room import JsonRoom
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_bursts import RequestBursts
 from tfs.handlers.rest.forms import (
     Form,
     FormedReplies,

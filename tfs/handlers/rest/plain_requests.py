@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.codec.json.packed import parse_msgpack, parse_npy
-from tfs.codec.json.plain_body import read_plain_json
-from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.json.predict_body import Layout, PredictBody, read_plain_json
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.dtype import DType
 from tfs.core.errors import ServingError
 from tfs.core.http_call import HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.handlers.http.request_bursts import (
+from tfs.handlers.request_bursts import (
     PLAIN_DTYPES,
     BurstTemplate,
     Plain,

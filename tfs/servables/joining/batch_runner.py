@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 from batching.batch import Batch, FaultyTasks
 from tfs.core.errors import (
@@ -13,6 +12,7 @@ from tfs.core.errors import (
     ServingError,
     serving_error,
 )
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import (
     InferenceTask,
     Outcome,
@@ -53,7 +53,7 @@ class BatchRunner:
         label: str,
         signature: Signature,
         inner: Servable,
-        loop: BatchingLoop,
+        loop: ServingLoop,
         fillers: Mapping[str, bytes | None],
         inner_sizes: Mapping[str, tuple[int, ...]],
     ) -> None:
@@ -232,7 +232,7 @@ class _BatchEnd:
         batch: Batch[InferenceTask],
         form: TaskForm | None,
         label: str,
-        loop: BatchingLoop,
+        loop: ServingLoop,
         cuts: Mapping[str, str | None],
     ) -> None:
         self._batch = batch
@@ -382,16 +382,3 @@ def _latest_deadline_s(tasks: Sequence[InferenceTask]) -> float | None:
         if deadline_s > latest_s:
             latest_s = deadline_s
     return latest_s
-
-
-class BatchingLoop(Protocol):
-    """The scheduler's thread; see :class:`tfs.core.loop.serving_loop.ServingLoop`."""
-
-    @property
-    def is_loop_thread(self) -> bool:
-        """Whether the caller runs on it."""
-        ...
-
-    def post(self, fn: Callable[[], None]) -> None:
-        """Runs ``fn`` on it, followed by a step of the scheduler."""
-        ...

@@ -14,12 +14,12 @@ from batching.batching_options import BatchingOptions, recommended_options
 from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.servables.joining.batch_runner import BatchingLoop
 from tfs.servables.joining.batching_report import (
     BatchingStats,
     QueueReport,
@@ -55,7 +55,7 @@ class BatchedServable:
         self,
         inner: Servable,
         scheduler: SharedBatchScheduler,
-        loop: BatchingLoop,
+        loop: ServingLoop,
         options: BatchingOptions | None = None,
         profile: ModelProfile | None = None,
         stats: Stats | None = None,

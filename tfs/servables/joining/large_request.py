@@ -11,9 +11,9 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import TensorView, concatenate
-from tfs.servables.joining.batch_runner import BatchingLoop
 from tfs.servables.joining.tensor_join import cut_inner
 
 CALL_S: Final = 1e-3
@@ -60,7 +60,7 @@ class LargeRequest:
             [InferenceTask, int, int, Callable[[Outcome], None]], InferenceTask
         ],
         submit: Callable[[InferenceTask], None],
-        loop: BatchingLoop,
+        loop: ServingLoop,
         outputs: PartOutputs,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:

@@ -18,10 +18,11 @@ from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.errors import InvalidItems, ServingError, Unavailable, serving_error
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import Signature
 from tfs.core.version.model_profile import SignatureProfile, row_limit
-from tfs.servables.joining.batch_runner import BatchingLoop, BatchRunner, misfit
+from tfs.servables.joining.batch_runner import BatchRunner, misfit
 from tfs.servables.joining.join_key import JoinKeys
 from tfs.servables.joining.large_request import LargeRequest, PartOutputs, portion_rows
 from tfs.servables.joining.tensor_join import is_shared
@@ -56,7 +57,7 @@ class SignatureQueues:
         signature: Signature,
         inner: Servable,
         scheduler: SharedBatchScheduler,
-        loop: BatchingLoop,
+        loop: ServingLoop,
         options: BatchingOptions,
         measured: SignatureProfile,
         *,

@@ -15,8 +15,8 @@ from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
-from tfs.handlers.http.json_room import JsonRoom
-from tfs.handlers.oip.paths import PREFIX as OIP
+from tfs.handlers.json_room import JsonRoom
+from tfs.handlers.oip.rest import PREFIX as OIP
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.rest.paths import PREFIX as REST

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfs.codec.json.plain_body import PlainBody, read_plain_json
-from tfs.codec.json.predict_body import Layout
+from tfs.codec.json.predict_body import Layout, PlainBody, read_plain_json
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.core.dtype import DTYPES, FLOAT32, INT32, INT64, DType
 from tfs.core.tensor_view import TensorView

@@ -1,1 +1,0 @@
-"""What handlers of HTTP requests share, whichever API they answer."""
