@@ -15,8 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.decode_options import FillBudget
-from tfs.codec.message_weight import MessageForm, weigh
+from tfs.codec.decode_options import FillBudget, MessageForm, weigh
 from tfs.codec.model_spec import ModelSpec, model_spec_of, write_model_spec
 from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
 from tfs.codec.tensor import tensor_view_of, write_tensor

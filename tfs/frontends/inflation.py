@@ -95,7 +95,46 @@ def unpack(body: bytes | memoryview, encoding: Encoding, size_bytes: int) -> byt
     return zlib.decompress(body, _WINDOWS[encoding], size_bytes)
 
 
-def run_apart(
+def inflate(
+    executor: Executor,
+    loop: ServingLoop,
+    body: bytes | memoryview,
+    encoding: Encoding,
+    max_bytes: int,
+    is_over: Callable[[], bool],
+    admit: Callable[[int, Callable[[], None]], bool],
+    done: Callable[[bytes | ServingError], None],
+) -> None:
+    """Unpacks a message on the executor; ``done`` gets it, or its error, on the loop.
+
+    Args:
+        executor: Runs what takes long.
+        loop: The loop.
+        body: The message.
+        encoding: How it is compressed.
+        max_bytes: How long it may be.
+        is_over: Whether nobody waits any more, so that any bytes will do. Any thread.
+        admit: Takes room for so many bytes; returns False if it calls the function later.
+        done: As above.
+
+    """
+
+    def on_measured(outcome: bytes | int | ServingError) -> None:
+        if is_over() or not isinstance(outcome, int):
+            done(b"" if isinstance(outcome, int) else outcome)
+            return
+        work = partial(unpack, body, encoding, outcome)
+        go_on = partial(_run_apart, executor, loop, work, done)
+        if admit(outcome, go_on):
+            go_on()
+
+    def measured() -> bytes | int:
+        return b"" if is_over() else measure(body, encoding, max_bytes)
+
+    _run_apart(executor, loop, measured, on_measured)
+
+
+def _run_apart(
     executor: Executor,
     loop: ServingLoop,
     work: Callable[[], T],

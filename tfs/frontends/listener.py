@@ -60,7 +60,7 @@ class Listener:
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {options.address} ({options.name}): "
-                f"{error.strerror or error}; {remedy(self._unix_path, error)}"
+                f"{error.strerror or error}; free it, or choose another address"
             ) from error
 
     def accept(self, listening: socket.socket) -> tuple[socket.socket, Peer]:
@@ -220,7 +220,6 @@ UNIX: Final = "unix:"
 """What the addresses of Unix sockets begin with."""
 
 _UNIX_BACKLOG = 1024
-_MAX_UNIX_PATH_BYTES: Final = 107  # Linux's sun_path has 108, with a zero at its end
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:
@@ -253,24 +252,6 @@ def bind_unix(path: str, mode: int) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def remedy(unix_path: str, error: OSError) -> str:
-    """Returns what an operator can do if binding to an address failed."""
-    if unix_path and error.errno is None:  # from Python: the path is too long
-        return f"choose a path of at most {_MAX_UNIX_PATH_BYTES} bytes"
-    if unix_path and error.errno == errno.ENOENT:
-        return "make its directory first"
-    with contextlib.suppress(OSError):
-        if unix_path and not stat.S_ISSOCK(os.stat(unix_path).st_mode):
-            return "what lies there is no socket: remove it, or choose another path"
-    if isinstance(error, socket.gaierror):
-        return "name an address of this machine, or 0.0.0.0 for all of them"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine does not have it; 0.0.0.0 stands for all that it has"
-    if not unix_path and error.errno == errno.EACCES:
-        return "ports below 1024 take a privilege: choose another one"
-    return "choose another address or stop what holds it"
 
 
 def _remove_stale(path: str) -> None:

@@ -23,7 +23,7 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
-from tfs.frontends.express import inbox
+from tfs.frontends import inflation
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.http2 import frames
@@ -125,7 +125,7 @@ def test_what_nobody_waits_for_is_not_unpacked(
 ) -> None:
     """A crowd that sends bombs and leaves costs no more than what it sent."""
     unpacked = []
-    monkeypatch.setattr(inbox, "measure", lambda *args: unpacked.append(args))
+    monkeypatch.setattr(inflation, "measure", lambda *args: unpacked.append(args))
     executor = HeldExecutor()
     with running(tmp_path, executor=executor) as rig:
         client = rig.connect()

@@ -9,8 +9,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.decode_options import FillBudget
-from tfs.codec.message_weight import MessageForm, weigh
+from tfs.codec.decode_options import FillBudget, MessageForm, weigh
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import dtype_of, read_raw
 from tfs.codec.oip.infer_view import (

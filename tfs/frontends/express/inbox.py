@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from tfs.core.errors import ServingError
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.client_state import ClientState
-from tfs.frontends.inflation import measure, run_apart, unpack
+from tfs.frontends.inflation import inflate
 
-T = TypeVar("T")
 Item = tuple[memoryview, bool] | None
 """A message and whether it is compressed; None once the client sends no more."""
 
@@ -56,7 +54,17 @@ class Inbox:
         while items and not call.is_finished:
             item = items[0]
             if item is not None and item[1]:
-                self._run(partial(self._measure, item[0]), self._on_measured)
+                client = self._client
+                inflate(
+                    client.shared.executor,
+                    client.shared.loop,
+                    item[0],
+                    call.stream.head.encoding,
+                    client.connection.data.max_request_bytes,
+                    lambda: call.is_finished,
+                    partial(client.admit, call.stream),
+                    self._on_unpacked,
+                )
                 return
             items.popleft()
             if item is None:
@@ -64,29 +72,6 @@ class Inbox:
             else:
                 call.take_message(item[0])
         self._on_empty()
-
-    def _run(
-        self, work: Callable[[], T], done: Callable[[T | ServingError], None]
-    ) -> None:
-        shared = self._client.shared
-        run_apart(shared.executor, shared.loop, work, done)
-
-    def _measure(self, body: memoryview) -> bytes | int:
-        call = self._call
-        if call.is_finished:  # while it waited for the executor
-            return b""
-        most = self._client.connection.data.max_request_bytes
-        return measure(body, call.stream.head.encoding, most)
-
-    def _on_measured(self, outcome: bytes | int | ServingError) -> None:
-        call, item = self._call, self._items[0]
-        if call.is_finished or item is None or not isinstance(outcome, int):
-            self._on_unpacked(b"" if isinstance(outcome, int) else outcome)
-            return
-        work = partial(unpack, item[0], call.stream.head.encoding, outcome)
-        go_on = partial(self._run, work, self._on_unpacked)
-        if self._client.admit(call.stream, outcome, go_on):
-            go_on()
 
     def _on_unpacked(self, outcome: bytes | ServingError) -> None:
         self._client.shared.on_large_message()

@@ -33,7 +33,7 @@ from tfs.frontends.http1.request_parser import (
     RequestParser,
 )
 from tfs.frontends.http1.shared_state import HttpShared
-from tfs.frontends.inflation import Encoding, measure, run_apart, unpack
+from tfs.frontends.inflation import Encoding, inflate
 from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -346,19 +346,13 @@ class HttpSession:
 
     def _unpack(self, call: HttpRequestCall) -> None:
         """Hands a request over when its body was decompressed."""
-        shared, body = self._shared, call.message
+        shared = self._shared
         most = min(shared.options.max_body_bytes, self._budget.largest_bytes)
 
-        def on_measured(outcome: bytes | int | ServingError) -> None:
-            if not isinstance(outcome, int) or call.is_finished:
-                on_unpacked(b"" if isinstance(outcome, int) else outcome)
-                return
+        def admit(num_bytes: int, go_on: Callable[[], None]) -> bool:
             if call.ticket is not None:
                 self._budget.give_back(call.ticket)  # it must not wait for itself
-            work = partial(unpack, body, Encoding.GZIP, outcome)
-            go_on = partial(run_apart, shared.executor, shared.loop, work, on_unpacked)
-            if self._ask(call, outcome, go_on):
-                go_on()
+            return self._ask(call, num_bytes, go_on)
 
         def on_unpacked(outcome: bytes | ServingError) -> None:
             if call.is_finished:
@@ -370,10 +364,18 @@ class HttpSession:
                 call.respond(HttpReply(reply.body, 413 if too_long else 400))
                 return
             call.message = outcome
-            self._shared.start(call)
+            shared.start(call)
 
-        work = partial(measure, body, Encoding.GZIP, most)
-        run_apart(shared.executor, shared.loop, work, on_measured)
+        inflate(
+            shared.executor,
+            shared.loop,
+            call.message,
+            Encoding.GZIP,
+            most,
+            lambda: call.is_finished,
+            admit,
+            on_unpacked,
+        )
 
     # -- writing ---------------------------------------------------------------------------------
 
