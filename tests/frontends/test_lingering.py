@@ -1,4 +1,4 @@
-"""tfs.frontends.lingering: how long sockets are kept whose clients may still be reading."""
+"""tfs.frontends.clients: how long sockets are kept whose clients may still be reading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.lingering import LingeringSockets
+from tfs.frontends.clients import LingeringSockets
 from tfs.testing.fake_clock import FakeClock
 
 TIMEOUT_S = 10.0

@@ -10,8 +10,15 @@ import pytest
 from tests.codec.samples import DATA, FLOATS
 from tfs.codec.decode_options import DecodeOptions, FillBudget
 from tfs.codec.oip.datatype import DATATYPES, raw_contents
-from tfs.codec.oip.infer_request import CONTENTS, KNOWN, READER, parse
-from tfs.codec.oip.infer_response import write_raw, write_raw_replies, write_typed
+from tfs.codec.oip.infer_messages import (
+    CONTENTS,
+    KNOWN,
+    READER,
+    parse,
+    write_raw,
+    write_raw_replies,
+    write_typed,
+)
 from tfs.core.dtype import FLOAT16, FLOAT32, FLOAT64, STRING, DType
 from tfs.core.errors import (
     InvalidArgument,

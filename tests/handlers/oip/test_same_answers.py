@@ -14,7 +14,7 @@ from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.kept_log import KeptLog
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import DATATYPES, raw_contents
-from tfs.codec.oip.infer_request import CONTENTS
+from tfs.codec.oip.infer_messages import CONTENTS
 from tfs.codec.predict_request import write_predict_request
 from tfs.codec.tensor import tensor_view_of
 from tfs.core.call import Call

@@ -11,8 +11,8 @@ from tfs.codec.oip.infer_json import (
     write_binary_replies,
     write_json_reply,
 )
-from tfs.codec.oip.infer_request import READER
-from tfs.codec.oip.infer_response import (
+from tfs.codec.oip.infer_messages import (
+    READER,
     is_quickly_written,
     write_raw,
     write_raw_replies,
