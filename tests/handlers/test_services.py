@@ -244,7 +244,7 @@ def test_a_reload_of_megabytes_is_refused() -> None:
 
 def test_an_operator_asks_short_questions() -> None:
     """Only a configuration may be long."""
-    longest = dict.fromkeys(("ApplyConfig", "Aspire"), CONFIG_BYTES)
+    longest = dict.fromkeys(("ApplyConfig", "Aspire", "Probe"), CONFIG_BYTES)
     longest["ListModels"] = NAMES_BYTES
     for method in admin_methods(unasked, AdminAccess()):
         most = longest.get(method.path.rpartition("/")[2], QUESTION_BYTES)
