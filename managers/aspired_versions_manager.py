@@ -34,11 +34,9 @@ from managers.steps.reconciliation import reconcile
 from managers.steps.retrier import Retrier
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import COMING_STATES, HarnessState
-from managers.versions.load_status import LoadStatus
+from managers.versions.harness_state import COMING_STATES, HarnessSnapshot, HarnessState
 from managers.versions.retry import RetryOptions
-from managers.versions.version import Version
+from managers.versions.version import LoadStatus, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, ServingError

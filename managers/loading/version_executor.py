@@ -41,8 +41,7 @@ from managers.versions.load_attempts import (
     load_once,
     unload,
 )
-from managers.versions.load_status import LoadStatus
-from managers.versions.version import Done, Version
+from managers.versions.version import Done, LoadStatus, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock
 from tfs.core.errors import (

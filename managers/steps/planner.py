@@ -31,8 +31,12 @@ from managers.version_policy.action import (
     age,
     unload,
 )
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import COMING_STATES, END_STATES, HarnessState
+from managers.versions.harness_state import (
+    COMING_STATES,
+    END_STATES,
+    HarnessSnapshot,
+    HarnessState,
+)
 from managers.versions.version import LoaderData, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.errors import serving_error

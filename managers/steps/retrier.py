@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from managers.loading.version_executor import VersionExecutor
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import END_STATES, HarnessState
+from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import Version
 from managers.versions.version_table import VersionTable

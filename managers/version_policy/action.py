@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import HarnessState
+from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tfs.core.servable_id import ServableId
 
 

@@ -17,8 +17,7 @@ from managers.version_policy.action import (
     unload,
     without_needed,
 )
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import HarnessState
+from managers.versions.harness_state import HarnessSnapshot, HarnessState
 
 
 def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:

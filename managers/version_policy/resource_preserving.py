@@ -18,8 +18,7 @@ from managers.version_policy.action import (
     unload,
     without_needed,
 )
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import END_STATES, HarnessState
+from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
 
 
 def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:

@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from managers.serving_map import Handle, ServingMap
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import END_STATES, HarnessState
+from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version
 from tfs.core.clock import Clock

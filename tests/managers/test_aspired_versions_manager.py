@@ -13,7 +13,7 @@ from managers.serving_map import Handle, ServingMap
 from managers.version_policy.action import Action, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.retry import RetryOptions
 from managers.versions.version import Version
 from managers.versions.version_table import VersionTable

@@ -11,7 +11,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
 from managers.version_policy.action import Action
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools
 from tests.managers.version_policy.tables import meaning

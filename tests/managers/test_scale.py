@@ -14,7 +14,7 @@ import pytest
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment, Pools
 
 NUM_MODELS = 1000

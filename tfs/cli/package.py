@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.cli.argument_range import Subparsers, version_number
-from tfs.cli.named_objects import named_example, named_module, named_value
 from tfs.core.errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _run(args: argparse.Namespace) -> int:
             )
         from tfs.export import Packaging, explain
 
-        module, _ = named_module(args.spec)
+        module, _ = _named_module(args.spec)
         found = explain(module, Packaging(**_rules(args)))
         print(found.tree())
         if not found.is_complete:
@@ -224,7 +224,7 @@ def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> 
         args.out,
         args.version,
         weights=args.weights,
-        example_inputs=named_example(args.example, "") if args.example else None,
+        example_inputs=_named_example(args.example, "") if args.example else None,
         assets=args.assets,
         packaging=Packaging(
             extern=args.extern,
@@ -238,8 +238,8 @@ def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> 
     from tfs.export import Packaging, Signature, save
     from tfs.export.signatures.default_values import default_values
 
-    module, home = named_module(args.spec)
-    example = named_example(args.example, home)
+    module, home = _named_module(args.spec)
+    example = _named_example(args.example, home)
     signature = Signature(
         example,
         method=args.method,
@@ -255,7 +255,7 @@ def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> 
             for name, number in _pairs(args.pad, "pad").items()
         },
         mask=_pairs(args.mask, "mask"),
-        features=named_value(args.features) if args.features else None,
+        features=_named_value(args.features) if args.features else None,
         defaults=default_values(_pairs(args.default, "default"), module, example),
     )
     packaging = Packaging(
@@ -365,7 +365,7 @@ def _signatures(given: Sequence[str]) -> dict[str, Any]:
 
     signatures = {}
     for key, spec in _pairs(given, "signature").items():
-        signatures[key] = made = named_value(spec)
+        signatures[key] = made = _named_value(spec)
         if not isinstance(made, Signature):
             raise InvalidArgument(
                 f"--signature {key}={spec}: {spec} is no tfs.export.Signature "
@@ -401,3 +401,73 @@ def _text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}") from error
+
+
+def _named_module(spec: str) -> tuple[Any, str]:
+    """Returns the ``nn.Module``, and the name of the Python module it was found in.
+
+    Raises:
+        InvalidArgument: There is no such object, or it neither is nor makes one.
+
+    """
+    value = _import(spec)
+    # An nn.Module can be called too; a class or function makes one.
+    is_made = hasattr(value, "named_parameters") and not isinstance(value, type)
+    made = value if is_made or not callable(value) else value()
+    if not hasattr(made, "named_parameters"):
+        raise InvalidArgument(f"{spec} is no nn.Module and gives none")
+    return made, spec.partition(":")[0]
+
+
+def _named_example(spec: str | None, home: str) -> Any:
+    """Returns example inputs; without a name, ``example_inputs`` of the module ``home``.
+
+    Raises:
+        InvalidArgument: There are none.
+
+    """
+    try:
+        return _named_value(spec or f"{home}:example_inputs")
+    except InvalidArgument as error:
+        if spec:
+            raise
+        raise InvalidArgument(
+            f"{error.message}; put them there, or name them with --example MODULE:NAME"
+        ) from error
+
+
+def _named_value(spec: str) -> Any:
+    """Returns the object, or what it returns if it is a function or a class.
+
+    Raises:
+        InvalidArgument: There is no such object.
+
+    """
+    value = _import(spec)
+    return value() if callable(value) else value
+
+
+def _import(spec: str) -> Any:
+    """Returns the object that ``module:name`` names; the current folder is searched first.
+
+    Raises:
+        InvalidArgument: There is no such object.
+
+    """
+    name, separator, attribute = spec.partition(":")
+    if not separator:
+        raise InvalidArgument(
+            f"{spec}: no such file or directory, and no MODULE:NAME either"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        value: Any = importlib.import_module(name)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        hint = ""
+        if name.endswith(".py") and os.path.isfile(name):
+            hint = f"; modules are named without .py: {name[:-3]}:{attribute}"
+        raise InvalidArgument(f"{spec}: {error}{hint}") from error
+    return value

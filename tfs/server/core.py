@@ -17,8 +17,8 @@ from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.load_status import LoadStatus
+from managers.versions.harness_state import HarnessSnapshot
+from managers.versions.version import LoadStatus
 from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tfs.core.clock import Clock
@@ -32,7 +32,7 @@ from tfs.core.stats import Stats
 from tfs.server.canary.trial import TrialParts
 from tfs.server.canary.trial_notes import TrialNotes
 from tfs.server.config.config_in_force import ConfigInForce
-from tfs.server.config.overrides_file import OverridesFile
+from tfs.server.config.overrides import OverridesFile
 from tfs.server.config.running_config import (
     Change,
     ModelChange,

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import HarnessState
+from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tfs.core.servable_id import ServableId
 
 

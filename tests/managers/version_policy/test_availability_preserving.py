@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from managers.version_policy.action import ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import HarnessState
+from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tests.managers.version_policy.tables import (
     answer,
     meaning,

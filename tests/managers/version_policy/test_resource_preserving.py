@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import END_STATES, HarnessState
+from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
 from tests.managers.version_policy.tables import (
     answer,
     meaning,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from managers.loading.resource_tracker import ResourceTracker
-from managers.versions.load_status import LoadStatus
+from managers.versions.version import LoadStatus
 from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
 from tfs.cli.operating.model_table import problem_of, server_lines

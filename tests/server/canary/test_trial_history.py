@@ -1,13 +1,12 @@
-"""tfs.server.canary.trial_history: how a trial's figures moved."""
+"""tfs.server.canary.comparison: how a trial's figures moved."""
 
 from __future__ import annotations
 
 import itertools
 
 from tfs.core.errors import Internal
-from tfs.server.canary.comparison import Tally
+from tfs.server.canary.comparison import MAX_SPANS, Tally, TrialHistory
 from tfs.server.canary.difference import Difference
-from tfs.server.canary.trial_history import MAX_SPANS, TrialHistory
 
 
 def test_each_time_has_the_figures_of_its_own_requests() -> None:

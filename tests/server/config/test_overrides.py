@@ -1,4 +1,4 @@
-"""tfs.server.config.overrides and tfs.server.config.overrides_file."""
+"""tfs.server.config.overrides: what they say, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tests.server.config.configs import config_of, override
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.config.overrides import (
+    OverridesFile,
     changed_fields,
     overridden,
     overrides_text,
     read_overrides,
 )
-from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.server_config import Message, config_text
 
 BASE = (

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.versions.harness_snapshot import HarnessSnapshot
-from managers.versions.harness_state import HarnessState
+from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tfs.core.event_bus import EventBus
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from managers.versions.load_status import LoadStatus
+from managers.versions.version import LoadStatus
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code, Quarantined
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource

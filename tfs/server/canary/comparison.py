@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from tfs.server.model_settings import CanarySettings, GuardSettings
 if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
 
+MAX_SPANS: Final = 60
+_FIRST_STEP_S: Final = 2.0
 LATENCY_BOUNDS_S: Final = exponential_bounds(0.0001, 2.0, 20)
 # A guard judges again and again as requests come. With 2 deviations it would sooner or
 # later find a fault in most splits between equal versions.
@@ -322,3 +325,51 @@ class TrialRecord:
     num_split_to_primary: int
     num_split_to_canary: int
     spans: Sequence[TrialSpan] = ()
+
+
+class TrialHistory:
+    """Sums at moments of equal distance, which doubles when there are too many.
+
+    Guarded by its trial's lock.
+    """
+
+    def __init__(self) -> None:
+        self._moments: list[tuple[float, ...]] = []
+        self._step_s = _FIRST_STEP_S
+
+    def note(self, now_s: float, total: Tally) -> None:
+        """Takes the sums of all requests so far, unless it has just done so."""
+        if self._moments and now_s < self._moments[-1][0] + self._step_s:
+            return
+        primary, canary = (
+            side.latency_s.snapshot() for side in (total.primary, total.canary)
+        )
+        self._moments.append(
+            (
+                now_s,
+                *(total.num_disagreeing, total.num_class_rows),
+                *(total.sum_abs_diff, total.num_elements),
+                *(canary.total, canary.num, primary.total, primary.num),
+                *(total.canary.num_errors, total.canary.num),
+            )
+        )
+        if len(self._moments) > MAX_SPANS + 1:
+            del self._moments[1::2]
+            self._step_s *= 2
+
+    def spans(self) -> tuple[TrialSpan, ...]:
+        """Returns what lies between the moments, the oldest first."""
+        return tuple(
+            _span(before, after) for before, after in itertools.pairwise(self._moments)
+        )
+
+
+def _span(before: tuple[float, ...], after: tuple[float, ...]) -> TrialSpan:
+    grown = [new - old for old, new in zip(before, after, strict=True)][1:]
+    rates = [
+        part / whole if whole else None
+        for part, whole in zip(grown[::2], grown[1::2], strict=True)
+    ]
+    canary_s, primary_s = rates[2], rates[3]
+    ratio = canary_s / primary_s if canary_s is not None and primary_s else None
+    return TrialSpan(before[0], rates[0], rates[1], ratio, rates[4])

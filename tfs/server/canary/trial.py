@@ -28,8 +28,13 @@ from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
-from tfs.server.canary.comparison import Tally, TrialRecord, judge, rejection
-from tfs.server.canary.trial_history import TrialHistory
+from tfs.server.canary.comparison import (
+    Tally,
+    TrialHistory,
+    TrialRecord,
+    judge,
+    rejection,
+)
 from tfs.server.canary.trial_notes import Rejection
 from tfs.server.model_settings import CanarySettings
 

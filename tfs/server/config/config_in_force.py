@@ -20,8 +20,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.server.config.overrides import Override
-from tfs.server.config.overrides_file import OverridesFile
+from tfs.server.config.overrides import Override, OverridesFile
 from tfs.server.config.running_config import (
     Base,
     Change,
