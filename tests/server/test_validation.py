@@ -19,16 +19,27 @@ from tests.server.puppet import PuppetServable
 from tfs.client import Client
 from tfs.codec.tfrecord import frame
 from tfs.core.call import Call
-from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
+from tfs.core.version.input_statistics import (
+    MIN_VALUES,
+    STATISTICS,
+)
 from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.export.publish import Extras
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tfs.server.config.server_config import read_config_text
-from tfs.server.model_settings import GuardSettings, ValidationSettings
+from tfs.server.model_settings import GuardSettings, SkewSettings, ValidationSettings
 from tfs.server.validation import Validation
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
@@ -198,6 +209,8 @@ def test_requests_that_cannot_be_read_fail_the_load(
         ('requests: "log"', "absolute"),
         ('requests: "/log"', "limits is required"),
         ("limits { max_error_rate: 2 }", "limits.max_error_rate"),
+        ('skew { statistics: "s.json" }', "skew.statistics must be an absolute path"),
+        ("skew { max_drift: 2 }", "skew.max_drift"),
     ],
 )
 def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) -> None:
@@ -229,3 +242,52 @@ def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
         code, printed = run_command("models", "--json", f"--address={server.address}")
         assert (code, "validation against version 1: mean" in printed) == (0, True)
         assert server.stop() == 0
+
+
+def write_statistics(folder: Path, values: list[float]) -> None:
+    """Writes the figures of the input x of a version, as the exporter does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Extras(statistics={"x": values}).write(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        ([1.0, 1.0, 0.0, 2.0], ""),
+        ([5.0, 6.0, 7.0], "skew: x drift 1 > 0.5, x out_of_range 1 > 0"),
+    ],
+)
+def test_a_version_made_for_other_inputs_is_refused(
+    tmp_path: Path, recorded: list[float], said: str
+) -> None:
+    """Whatever it answers; the recorded figures lie in its directory."""
+    write_statistics(tmp_path / "2", recorded)
+    requests = write_requests(tmp_path / "requests", num=MIN_VALUES // 2)
+    skew = SkewSettings(max_drift=0.5, max_out_of_range=0.0)
+    settings = ValidationSettings(GuardSettings(), requests, skew)
+    one, other = servable(1, 1.0), servable(2, 1.0)
+    why = checked(one, other, settings, str(tmp_path / "2"))
+    assert why == (said and f"a/2: validation against version 1: {said}")
+
+
+def test_few_requests_say_nothing_of_skew(tmp_path: Path) -> None:
+    """The report of the version that passed says so."""
+    write_statistics(tmp_path / "2", [5.0])
+    requests = write_requests(tmp_path / "requests")
+    settings = ValidationSettings(FEW, requests, SkewSettings(max_drift=0.0))
+    lookup = Lookup(servable(1, 1.0))
+    validation = Validation(lambda _: settings, lookup, FakeClock(), Stats())
+    validation.check(servable(2, 1.0), str(tmp_path / "2"))
+    assert validation.report(ServableId("a", 2)).endswith(
+        "; skew: fewer than 100 values of each input"
+    )
+
+
+def test_skew_without_recorded_inputs_fails_the_load(requests: str) -> None:
+    """As a version is not let through without the requests it must pass."""
+    settings = ValidationSettings(FEW, requests, SkewSettings())
+    validation = Validation(
+        lambda _: settings, Lookup(servable(1, 1.0)), FakeClock(), Stats()
+    )
+    with pytest.raises(NotFound, match=STATISTICS):
+        validation.check(servable(2, 1.0), "/nowhere")

@@ -3,7 +3,7 @@
     <base_path>/<version>/
       servable.json   the manifest, written last: its presence commits the version
       model.pt ...    the payload, platform by platform
-      examples.bin, batching_params.pbtxt, assets/, assets.extra/   optional
+      examples.bin, batching_params.pbtxt, statistics.json, assets/, assets.extra/   optional
 
 Writers fill a sibling ``.tmp-*`` directory and rename it, so a version appears
 whole or not at all (docs/version-directory.md). Standard library only.

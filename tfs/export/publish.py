@@ -7,14 +7,17 @@ import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import ExampleSlot, Signature
+from tfs.core.version.input_statistics import STATISTICS, describe, to_json
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import BATCHING_PARAMETERS, new_version
 from tfs.export.signatures.signature import Derived
@@ -28,11 +31,13 @@ class Extras:
     Attributes:
         assets: A folder to copy to ``assets/``.
         batching_parameters: Text of a BatchingParameters message.
+        statistics: By input, values to keep the figures of.
 
     """
 
     assets: str | os.PathLike[str] | None = None
     batching_parameters: str | None = None
+    statistics: Mapping[str, ArrayLike] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.assets is not None and not os.path.isdir(self.assets):
@@ -48,6 +53,12 @@ class Extras:
             Path(folder, BATCHING_PARAMETERS).write_text(
                 self.batching_parameters, encoding="utf-8"
             )
+        if self.statistics:
+            found = {
+                name: describe(np.asarray(values).ravel().tolist())
+                for name, values in self.statistics.items()
+            }
+            Path(folder, STATISTICS).write_text(to_json(found), encoding="utf-8")
 
 
 def _check_batching_parameters(text: str) -> None:

@@ -197,7 +197,7 @@ def _saved(
         )
     if packaging.concurrency != 1 and platform != "torch_package":
         raise InvalidArgument(f"a {platform} runs one request at a time")
-    extras = Extras(assets, packaging.batching_parameters)
+    extras = Extras(assets, packaging.batching_parameters, packaging.statistics)
     prepare_trials()
     with (
         evaluation(without_parallelism(module)) as given,

@@ -95,7 +95,7 @@ def save_python(
         raise InvalidArgument(f"no such file: {place}")
     found, entry = _described(place, class_name, signatures, methods)
     packaging = packaging or Packaging()
-    extras = Extras(assets, packaging.batching_parameters)
+    extras = Extras(assets, packaging.batching_parameters, packaging.statistics)
     example = _example(example_inputs, found)
 
     def fill(folder: str) -> None:

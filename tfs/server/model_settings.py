@@ -61,17 +61,37 @@ class CanarySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SkewSettings:
+    """How far live inputs may be from those recorded with a version. Immutable.
+
+    Attributes:
+        statistics: File of the recorded ones; "" is that of the version.
+        max_drift: Divergence of the values; None is no limit, as below.
+        max_out_of_range: Share of numbers beyond all recorded ones.
+        max_missing: Share of missing values, beyond that recorded.
+
+    """
+
+    statistics: str = ""
+    max_drift: float | None = None
+    max_out_of_range: float | None = None
+    max_missing: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationSettings:
     """How a version is compared with the one that serves before it does. Immutable.
 
     Attributes:
         limits: How much their answers may differ.
         requests: File of what both are asked; "" is what the new version is warmed up with.
+        skew: How far the inputs of these may be from the recorded ones.
 
     """
 
     limits: GuardSettings
     requests: str = ""
+    skew: SkewSettings | None = None
 
 
 class ConfiguredBackend(enum.Enum):

@@ -2,7 +2,8 @@
 
 Both are asked the same recorded requests. If the answers differ by more than the model's
 ``validation`` allows, the load fails with the figures, and the other goes on serving. The
-figures and their limits are those of a canary. ("TensorFlow-Serving", section 3.2: "data
+figures and their limits are those of a canary. So does the load if the inputs of these
+requests are too far from those that the version was made for. ("TensorFlow-Serving", section 3.2: "data
 and model validation" before a version serves.)
 """
 
@@ -31,6 +32,7 @@ from tfs.handlers.warmup_replay import (
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tfs.server.canary.comparison import Tally, approval, judge, rejection
 from tfs.server.canary.trial import owned
+from tfs.server.input_skew import InputSkew, LiveInputs
 from tfs.server.model_settings import ValidationSettings
 
 log = logging.getLogger(__name__)
@@ -85,10 +87,16 @@ class Validation:
         except NotFound:
             return
         with handle as serving:
-            tally = self._compared(serving, servable, settings.requests, path)
+            inputs = LiveInputs() if settings.skew else None
+            tally = self._compared(serving, servable, settings.requests, path, inputs)
         figures = tally.figures()
         limits = judge(settings.limits, figures)
         why = rejection(limits, figures)
+        said = approval(limits, figures)
+        if settings.skew and inputs is not None:
+            skew = InputSkew.measured(settings.skew, inputs, path)
+            why = "; ".join(filter(None, (why, skew.rejection)))
+            said += f"; {skew.figures}"
         compared = f"validation against version {handle.id.version}"
         outcome = "refused" if why else "passed"
         self._stats.counter(stat_names.VALIDATIONS, model=name, outcome=outcome).add()
@@ -96,18 +104,24 @@ class Validation:
             raise FailedPrecondition(
                 f"{servable.id.slashed}: {compared}: {why.removeprefix('guard: ')}"
             )
-        said = self._passed[servable.id] = f"{compared}: {approval(limits, figures)}"
+        said = self._passed[servable.id] = f"{compared}: {said}"
         log.info("event=validated servable=%s why=%r", servable.id.slashed, said)
 
     def _compared(
-        self, serving: Servable, candidate: Servable, requests: str, path: str
+        self,
+        serving: Servable,
+        candidate: Servable,
+        requests: str,
+        path: str,
+        inputs: LiveInputs | None,
     ) -> Tally:
         # This imports numpy, for which a server without validation need not wait.
         from tfs.server.canary.difference import difference
 
         tally = Tally()
         options = WarmupOptions()
-        before, after = (_Watched(each, self._clock) for each in (serving, candidate))
+        before = _Watched(serving, self._clock)
+        after = _Watched(candidate, self._clock, inputs)
         replays = [Replay(each, options, self._clock) for each in (before, after)]
         entries = read_requests(requests) if requests else read_warmup_requests(path)
         for entry in itertools.islice(entries, MAX_RECORDS):
@@ -140,6 +154,7 @@ class _Watched(OneByOne):
 
     _servable: Servable
     _clock: Clock
+    _inputs: LiveInputs | None = None
     answers: list[_Answer] = field(default_factory=list)
 
     @property
@@ -161,6 +176,8 @@ class _Watched(OneByOne):
 
     def submit(self, task: InferenceTask) -> None:
         """Submits the task, and keeps how it ends."""
+        if self._inputs is not None:
+            self._inputs.add(task.inputs)
         answers, on_done, begun_s = self.answers, task.on_done, self._clock.now()
 
         def done(outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from numpy.typing import ArrayLike
 from torch.package.importer import Importer
 
 from tfs.core.errors import InvalidArgument
@@ -17,7 +18,7 @@ class Packaging:
     """Rules for modules of Python, as names or globs (``lib.*``, ``lib.**``), and files.
 
     The first rule that matches a module counts, in the order mock, extern, intern. All
-    of it but the last two is about a "torch_package". Immutable.
+    of it but the last three is about a "torch_package". Immutable.
 
     Attributes:
         intern: Modules whose source goes into the archive. Your own code is always
@@ -38,6 +39,8 @@ class Packaging:
         concurrency: How many requests the module takes at once, to batch parts of
             itself with :mod:`tfs.runtime.batched`.
         batching_parameters: Text of a BatchingParameters message for the version.
+        statistics: By input, an array of the values it was trained on, or a sample of
+            them: their figures go into the version, for ``validation { skew { … } }``.
 
     """
 
@@ -51,6 +54,7 @@ class Packaging:
     report: Callable[[DependencyReport], object] | None = None
     concurrency: int = 1
     batching_parameters: str | None = None
+    statistics: Mapping[str, ArrayLike] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for rule in ("intern", "extern", "mock", "include"):

@@ -40,6 +40,7 @@ from tfs.server.model_settings import (
     LoggingSettings,
     ModelSettings,
     RuntimeSettings,
+    SkewSettings,
     TaskSampling,
     ValidationSettings,
 )
@@ -295,10 +296,32 @@ def _read_validation(
     requests = validation.requests
     if requests and not requests.startswith("/"):
         raise InvalidArgument(f"{where}.requests must be an absolute path: {requests}")
-    if not validation.HasField("limits"):
+    has_skew = validation.HasField("skew")
+    if not validation.HasField("limits") and not has_skew:
         raise InvalidArgument(f"{where}.limits is required: it says what is refused")
     return ValidationSettings(
-        _read_guard(f"{where}.limits", validation.limits), requests
+        _read_guard(f"{where}.limits", validation.limits),
+        requests,
+        _read_skew(f"{where}.skew", validation.skew) if has_skew else None,
+    )
+
+
+def _read_skew(where: str, skew: model_config_pb2.Skew) -> SkewSettings:
+    statistics = skew.statistics
+    if statistics and not statistics.startswith("/"):
+        raise InvalidArgument(
+            f"{where}.statistics must be an absolute path: {statistics}"
+        )
+
+    def limit(field: str) -> float | None:
+        if not skew.HasField(field):
+            return None
+        value = float(getattr(skew, field))
+        _require_share(f"{where}.{field}", value)
+        return value
+
+    return SkewSettings(
+        statistics, limit("max_drift"), limit("max_out_of_range"), limit("max_missing")
     )
 
 

@@ -55,12 +55,26 @@ class Guard(_message.Message):
     def __init__(self, min_samples: _Optional[int] = ..., max_top1_disagreement: _Optional[float] = ..., max_mean_abs_diff: _Optional[float] = ..., max_latency_ratio: _Optional[float] = ..., max_error_rate: _Optional[float] = ...) -> None: ...
 
 class Validation(_message.Message):
-    __slots__ = ("requests", "limits")
+    __slots__ = ("requests", "limits", "skew")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SKEW_FIELD_NUMBER: _ClassVar[int]
     requests: str
     limits: Guard
-    def __init__(self, requests: _Optional[str] = ..., limits: _Optional[_Union[Guard, _Mapping]] = ...) -> None: ...
+    skew: Skew
+    def __init__(self, requests: _Optional[str] = ..., limits: _Optional[_Union[Guard, _Mapping]] = ..., skew: _Optional[_Union[Skew, _Mapping]] = ...) -> None: ...
+
+class Skew(_message.Message):
+    __slots__ = ("statistics", "max_drift", "max_out_of_range", "max_missing")
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRIFT_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MISSING_FIELD_NUMBER: _ClassVar[int]
+    statistics: str
+    max_drift: float
+    max_out_of_range: float
+    max_missing: float
+    def __init__(self, statistics: _Optional[str] = ..., max_drift: _Optional[float] = ..., max_out_of_range: _Optional[float] = ..., max_missing: _Optional[float] = ...) -> None: ...
 
 class Runtime(_message.Message):
     __slots__ = ("backend", "isolation", "num_interpreters", "device", "intra_op_threads")
