@@ -62,6 +62,7 @@ def server(scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     config = tmp_path_factory.mktemp("oip") / "models"
     config.write_text(
         f'model_config_list {{ config {{ name: "scale" base_path: "{scale}" '
+        'version_labels { key: "stable" value: 1 } '
         "model_version_policy { all {} } } }"
     )
     port = free_port()
