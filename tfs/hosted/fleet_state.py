@@ -342,13 +342,16 @@ def _write(
 ) -> Snapshot:
     """Writes the rows that differ; returns the state with them."""
     old, revision = before.fleet, before.revision
-    for name in {**old.jobs, **after.jobs}:
+    for name in _replaced(old.jobs, after.jobs):
         job = after.jobs.get(name)
         if job != old.jobs.get(name):
             row = None if job is None else job_row(job)
             revision = transaction.put(_JOB, name, row, edit.why)
     free: Mapping[str, int] = {}
-    for name in {**old.models, **after.models}:
+    for name in {
+        **_replaced(old.models, after.models),
+        **_replaced(old.placement, after.placement),
+    }:
         model = after.models.get(name)
         if model is None:
             revision = transaction.put(MODEL, name, None, edit.why)
@@ -363,6 +366,17 @@ def _write(
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)
     return replace(before, revision=revision, fleet=after)
+
+
+def _replaced(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> Mapping[str, None]:
+    """Returns the names of what is another object, or gone."""
+    if before is after:
+        return {}
+    was = before.get
+    found = {name: None for name, each in after.items() if was(name) is not each}
+    return found | dict.fromkeys(before.keys() - after.keys())
 
 
 def _moves(

@@ -27,3 +27,21 @@ def test_the_revision_of_another_process_names_everything() -> None:
     clock.advance(1.0)
     now = ModelHistory(clock).changes({"a": 1}, before.revision)
     assert (now.since, now.names) == (0, ["a"])
+
+
+def test_many_models_come_in_parts() -> None:
+    """What changes meanwhile comes again, and what goes is told."""
+    history = ModelHistory(FakeClock())
+    looks = {f"{each}": 1 for each in range(2500)}
+    part = history.changes(looks, 1)
+    told = [*part.names]
+    del looks["2400"]
+    looks["3"] = 2
+    while part.revision < part.newest:
+        part = history.changes(looks, part.revision)
+        told += part.names
+        assert len(part.names) + len(part.gone) <= 1000
+    assert part.gone == ["2400"]
+    assert (len(told), told.count("3")) == (2500, 2)
+    whole = history.changes(looks, 0)
+    assert (len(whole.names), whole.revision) == (2499, whole.newest)

@@ -89,17 +89,19 @@ class JobChannels:
         """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
         with self._lock:
             job = self._by_address.get(address)
-            before = job.report if job else None
-        request = admin_service_pb2.ListModelsRequest(
-            since=before.revision if before else 0
-        )
-        reply = self._ask(
-            address,
-            "ListModels",
-            request.SerializeToString(),
-            admin_service_pb2.ListModelsResponse.FromString,
-        )
-        report = report_of(reply, before)
+            known = job.report if job else None
+        report = known or JobReport(revision=1)  # 1: all, in parts
+        is_part = True
+        while is_part:
+            request = admin_service_pb2.ListModelsRequest(since=report.revision)
+            reply = self._ask(
+                address,
+                "ListModels",
+                request.SerializeToString(),
+                admin_service_pb2.ListModelsResponse.FromString,
+            )
+            report = report_of(reply, report)
+            is_part = reply.revision < reply.newest
         with self._lock:
             if job := self._by_address.get(address):
                 job.report = report

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core.clock import Clock
+
+_MOST: Final = 1000  # as many are reported well within the time that callers wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +17,11 @@ class ModelChanges:
     """What changed. Immutable.
 
     Attributes:
-        revision: Numbers the look that this is of.
-        since: The revision of the look before; 0: everything counts as changed.
+        revision: Numbers the last change in it.
+        since: The revision that it goes on from; 0: everything counts as changed.
         names: The models that changed, and are there.
         gone: Those that are not there any more.
+        newest: The revision of the last change of all, which may come in a later part.
 
     """
 
@@ -25,6 +29,7 @@ class ModelChanges:
     since: int = 0
     names: Sequence[str] = ()
     gone: Sequence[str] = ()
+    newest: int = 0
 
 
 class ModelHistory:
@@ -44,20 +49,34 @@ class ModelHistory:
         self._seen: dict[str, tuple[int, object]] = {}
 
     def changes(self, looks: Mapping[str, object], since: int) -> ModelChanges:
-        """Notes how models look now, and returns those that changed since a revision."""
+        """Notes how models look now, and returns the first that changed since a revision."""
         with self._lock:
-            self._revision = now = self._revision + 1
             seen = self._seen
             for name, look in looks.items():
                 if name not in seen or seen[name][1] != look:
-                    seen[name] = now, look
+                    self._note(name, look)
             for name in seen.keys() - looks.keys():
                 if seen[name][1] is not None:
-                    seen[name] = now, None
-            if not self._first < since < now:
-                return ModelChanges(now, 0, [*looks])
-            changed = [name for name, (at, _) in seen.items() if at > since]
-            names = [name for name in changed if name in looks]
-            return ModelChanges(
-                now, since, names, [name for name in changed if name not in looks]
-            )
+                    self._note(name, None)
+            is_paged = since > 0
+            if not self._first <= since <= self._revision:
+                since = 0
+            changed = []
+            for name, (at, look) in reversed(seen.items()):
+                if at <= since:
+                    break
+                if since or look is not None:
+                    changed.append(name)
+            changed.reverse()
+            newest = revision = self._revision
+            if is_paged and len(changed) > _MOST:
+                changed = changed[:_MOST]
+                revision = seen[changed[-1]][0]
+        names = [name for name in changed if name in looks]
+        gone = [name for name in changed if name not in looks]
+        return ModelChanges(revision, since, names, gone, newest)
+
+    def _note(self, name: str, look: object) -> None:
+        self._seen.pop(name, None)  # the last to change comes last
+        self._revision += 1
+        self._seen[name] = self._revision, look

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from managers.loading.resource_tracker import ResourceTracker
 from tfs.core.clock import Clock
@@ -44,6 +45,8 @@ from tfs.server.core import ServerCore
 from tfs.server.system.processes import tree_resident_bytes
 
 log = logging.getLogger(__name__)
+
+_LOADED: Final = "loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,12 @@ class ServerReports:
         for name in names:
             require_configured(running, name)
         if not names:
-            looks = {
-                name: self._look(running, name) for name in running.effective.models
-            }
+            models = running.effective.models
+            looks = {name: self._look(running, name) for name in models}
             changes = self._history.changes(looks, since)
-            names = sorted(changes.names)
+            # These have figures, which change all the time.
+            loaded = [name for name, look in looks.items() if look is _LOADED]
+            names = sorted({*changes.names, *loaded})
         return pb.ListModelsResponse(
             server=self.server(include_stats),
             models=[
@@ -140,6 +144,7 @@ class ServerReports:
             revision=changes.revision,
             since=changes.since,
             gone=changes.gone,
+            newest=changes.newest,
         )
 
     def _look(self, running: RunningConfig, name: str) -> object:
@@ -147,7 +152,7 @@ class ServerReports:
         core = self._core
         registered = core.residency.registered(name)
         if not registered:
-            return object()  # it has figures, which change all the time
+            return _LOADED
         return (
             running.effective.models[name],
             name in running.active,

@@ -40,20 +40,22 @@ class ListModelsRequest(_message.Message):
     def __init__(self, models: _Optional[_Iterable[str]] = ..., include_stats: bool = ..., since: _Optional[int] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
-    __slots__ = ("server", "models", "notes", "revision", "since", "gone")
+    __slots__ = ("server", "models", "notes", "revision", "since", "gone", "newest")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     server: ServerReport
     models: _containers.RepeatedCompositeFieldContainer[ModelReport]
     notes: _containers.RepeatedScalarFieldContainer[str]
     revision: int
     since: int
     gone: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+    newest: int
+    def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ..., newest: _Optional[int] = ...) -> None: ...
 
 class ServerReport(_message.Message):
     __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats", "num_reserve_processes", "reserve_bytes", "fleet")
