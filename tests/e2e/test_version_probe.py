@@ -1,4 +1,4 @@
-"""A server tries out a version that it does not serve, in a process of its own."""
+"""Versions are tried in a process of their own, before a fleet serves them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
-from tests.e2e.serving import Serving
+from tests.e2e.serving import Serving, fork_tfs, run_command
+from tfs.client import Client
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.testing.patience import PATIENCE_S
 
@@ -113,3 +115,43 @@ def test_what_cannot_serve_says_so_and_harms_no_one(
     assert why in found.reason
     assert probe(server, write(tmp_path / "n", "sound")).outcome == pb.ProbeResponse.OK
     assert server.process.poll() is None
+
+
+def test_a_version_that_crashes_is_told_to_no_server_of_a_fleet(
+    server: Serving,
+    tmp_path: Path,
+    short_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one before goes on; mended and added again, it answers."""
+    control = f"unix:{short_folder}/control.sock"
+    monkeypatch.setenv("TFS_HOSTED_CONTROLLER", control)
+    store = f"--store={tmp_path / 'fleet.db'}"
+    flags = ("--listen=127.0.0.1:0", store, f"--control={control}")
+    fleet = Serving.of(fork_tfs("hosted", "run", *flags))
+    try:
+        address = fleet.wait_for(r"listening on (127\S+)")
+        fleet.wait_for("listening on unix")
+        base_path = write(tmp_path / "m", "sound")
+        for words in (
+            ("add-job", server.address, "--memory=1G"),
+            ("add-model", "m", str(base_path), "--replicas=1"),
+        ):
+            code, printed = run_command("hosted", *words)
+            assert code == 0, printed
+        write(base_path, "dies_at_call", 2)
+        code, printed = run_command("hosted", "add-version", "m", "2")
+        assert code == 1, printed
+        assert "quarantined" in printed
+        x = np.ones((1, 1), np.float32)
+        with Client(address, timeout_s=PATIENCE_S) as client:
+            assert client.predict("m", {"x": x}).version == 1
+            assert "SIGSEGV" in run_command("hosted", "why", "m")[1]
+            assert "SIGSEGV" in run_command("hosted", "status")[1]
+            (base_path / "2" / "servable.py").write_text(TEXTS["sound"])
+            code, printed = run_command("hosted", "add-version", "m", "2")
+            assert code == 0, printed
+            assert client.predict("m", {"x": x}).version == 2
+            assert "quarantined" not in run_command("hosted", "status")[1]
+    finally:
+        fleet.close()

@@ -27,6 +27,7 @@ from tfs.hosted.fleet_state import (
     Snapshot,
 )
 from tfs.hosted.identities import Identities
+from tfs.hosted.trials import UNTRIED, Trials, Tried, version_of
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 _MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
@@ -64,6 +65,7 @@ class Controller:
         nudge: Called after a change, so that it is acted on at once.
         model_stores: Where versions of new models are uploaded to, by partition.
         identities: Whose quotas are kept.
+        trials: Tries versions before they are added; None does not.
 
     """
 
@@ -75,9 +77,11 @@ class Controller:
         nudge: Callable[[], None] = lambda: None,
         model_stores: Mapping[str, str] | None = None,
         identities: Identities | None = None,
+        trials: Trials | None = None,
     ) -> None:
         self._identities = identities or Identities()
         self._model_stores = model_stores or {}
+        self._trials = trials
         self._state = state
         self._reader = reader
         self._clock = clock
@@ -118,10 +122,10 @@ class Controller:
             + content.SerializeToString(deterministic=True),
             asked.if_generation if asked.HasField("if_generation") else None,
         )
-        edit = self._read(request, self._state.read(), owner)
+        until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
+        edit = self._edit(request, owner, until_s)
         done = self._state.commit(edit, named)
         self._nudge()
-        until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
         reply = _op(named.id, done, edit.notes)
@@ -129,6 +133,22 @@ class Controller:
         if not self._answered(pending, self._state.read()):
             with self._lock:
                 self._pending.append(pending)
+
+    def _edit(self, request: Any, owner: str, until_s: float) -> Edit:
+        """Returns a request's edit, after the version that it brings was tried."""
+        now = self._state.read()
+        edit = self._read(request, now, owner)
+        trial = version_of(request, now.fleet)
+        if self._trials is None or trial is None:
+            return edit
+        try:
+            edit.apply(now.fleet)
+        except ServingError:
+            return edit  # it is refused whatever the version is like
+        if self._state.request(request.edit.request_id) is not None:
+            return edit  # that gets the answer it got before
+        tried = self._trials.run(trial, now, until_s - _MARGIN_S)
+        return self._read(request, self._state.read(), owner, tried)
 
     def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
         """Says what a request of ``owner`` would do."""
@@ -196,9 +216,11 @@ class Controller:
             self._pending += pending
             self._watches += watches
 
-    def _read(self, request: Any, now: Snapshot, owner: str) -> Edit:
+    def _read(
+        self, request: Any, now: Snapshot, owner: str, tried: Tried = UNTRIED
+    ) -> Edit:
         is_temp = self._identities.is_temp(owner)
-        edit = self._reader.read(request, now, is_temp=is_temp)
+        edit = self._reader.read(request, now, tried, is_temp=is_temp)
         return self._identities.owned(edit, owner)
 
     def _answered(self, pending: _PendingOp, state: Snapshot) -> bool:

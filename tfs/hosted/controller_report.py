@@ -43,6 +43,11 @@ def model_waits_for(state: Snapshot, name: str, version: int | None = None) -> W
     if model is None:
         left = ", ".join(seen.replicas)
         return Waiting(f"{left} to unload it" if left else "")
+    if str(version) in model.quarantined:
+        return Waiting(
+            f"version {version}, which is quarantined: {model.quarantined[str(version)]}",
+            is_stuck=True,
+        )
     placed = state.fleet.placement.get(name, ())
     if not placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
@@ -126,6 +131,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         if state.fleet.num_placed(name) < found.num_replicas:
             report.num_replicas = num_copies(found, num_servers(state.fleet.jobs))
         report.jobs.extend(state.fleet.placement[name])
+        for version, how in found.quarantined.items():
+            report.quarantined[int(version)] = how
     seen = state.models_seen.get(name, ModelSighting())
     for address, each in seen.replicas.items():
         report.replicas.add(

@@ -6,12 +6,11 @@ Nothing here calls a server or the store.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sources.version_policy import list_versions, name_versions
+from sources.version_policy import list_versions
 from tfs.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -31,8 +30,10 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit, Snapshot
+from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.placement import num_copies, num_servers, place
 from tfs.hosted.reports import ModelSighting
+from tfs.hosted.trials import UNTRIED, Tried, exclude, how_quarantined, judged
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -201,8 +202,12 @@ def remove_model(name: str) -> Edit:
     return Edit(f"remove-model {name}", apply, model=name)
 
 
-def add_version(name: str, version: int) -> Edit:
-    """Tells of a version that is in a model's base path; a pinned model refuses it."""
+def add_version(name: str, version: int, tried: Tried = UNTRIED) -> Edit:
+    """Tells of a version that is in a model's base path; a pinned model refuses it.
+
+    One that crashed when it was tried is quarantined. What it took then replaces an
+    estimate; that is refused with ResourceExhausted if there is no room.
+    """
 
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
@@ -213,9 +218,17 @@ def add_version(name: str, version: int) -> Edit:
                 "does not answer: put it on trial (canary), or promote it"
             )
         changed = replace(model, generation=model.generation + 1)
-        return replace(fleet, models={**fleet.models, name: changed})
+        changed = _with_size(judged(changed, version, tried), tried.version_bytes)
+        after = replace(fleet, models={**fleet.models, name: changed})
+        if changed.memory_bytes == model.memory_bytes:
+            return after
+        return _complete(fleet, after)
 
-    return Edit(f"add-version {version} of {name}", apply, name, version=version)
+    why = f"add-version {version} of {name}"
+    if tried.crash:
+        why += f"; quarantined: {tried.crash}"
+    notes = (tried.note,) if tried.note else ()
+    return Edit(why, apply, name, version=version, notes=notes)
 
 
 def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -> Edit:
@@ -270,11 +283,11 @@ def learn(measured: Mapping[str, int]) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         for name, version_bytes in measured.items():
             model = fleet.models.get(name)
-            if model is None or not model.is_estimate or version_bytes <= 0:
+            if model is None:
                 continue
-            size = room_for(read_config(model), version_bytes)
-            if abs(size - model.memory_bytes) > _LEARNS_FROM * model.memory_bytes:
-                fleet = _with(fleet, replace(model, memory_bytes=size))
+            learned = _with_size(model, version_bytes)
+            if learned is not model:
+                fleet = _with(fleet, learned)
         return fleet
 
     return Edit("memory as measured", apply)
@@ -301,25 +314,33 @@ class EditReader:
     estimate: Callable[[str], int]
     may_run_jobs: bool = False
 
-    def read(self, request: Any, now: Snapshot, *, is_temp: bool = False) -> Edit:
+    def read(
+        self,
+        request: Any,
+        now: Snapshot,
+        tried: Tried = UNTRIED,
+        *,
+        is_temp: bool = False,
+    ) -> Edit:
         """Returns a request's edit; it raises what is wrong with the request.
 
         Args:
             request: A request that has an Edit.
             now: The fleet.
+            tried: What came of trying the version that it brings.
             is_temp: Whether a model that is added belongs to Temp.
 
         """
         try:
             match request:
                 case pb.AddModelRequest():
-                    return add_model(self._new_model(request, is_temp))
+                    return add_model(self._new_model(request, tried, is_temp))
                 case pb.UpdateModelRequest():
                     return self._update_model(request)
                 case pb.RemoveModelRequest():
                     return remove_model(request.model)
                 case pb.AddVersionRequest():
-                    return _add_version(request, now)
+                    return _add_version(request, now, tried)
                 case pb.SetPolicyRequest():
                     return self._set_policy(request, now)
                 case pb.SetHintsRequest():
@@ -331,17 +352,23 @@ class EditReader:
         except ServingError as error:
             return _refused(request, error)
 
-    def _new_model(self, asked: pb.AddModelRequest, is_temp: bool) -> HostedModel:
+    def _new_model(
+        self, asked: pb.AddModelRequest, tried: Tried, is_temp: bool
+    ) -> HostedModel:
         config = parse_model_config(asked.config)
         config.name, config.base_path = asked.model, asked.base_path
         self.check(config)
+        if tried.crash:
+            raise FailedPrecondition(f"its newest version crashes: {tried.crash}")
         hints = asked.hints
         by_default = not hints.HasField("min_replicas")
         least, most = hints.min_replicas, hints.max_replicas
         if by_default:
             least = _TEMP_COPIES if is_temp else _PROD_COPIES
             least = min(least, most or least)
-        size = hints.memory_bytes or room_for(config, self.estimate(config.base_path))
+        size = hints.memory_bytes or room_for(
+            config, tried.version_bytes or self.estimate(config.base_path)
+        )
         return HostedModel(
             config.name,
             config_text(config),
@@ -364,6 +391,7 @@ class EditReader:
                 config = parse_model_config(asked.config)
                 if not config.HasField("traffic") and before.HasField("traffic"):
                     config.traffic.CopyFrom(before.traffic)
+                exclude(config, map(int, model.quarantined))
             config.name, config.base_path = model.name, before.base_path
             if asked.HasField("base_path"):
                 config.base_path = asked.base_path
@@ -410,6 +438,8 @@ class EditReader:
             raise InvalidArgument("a policy is latest, pinned, canary or rollback")
         self.check(_with_traffic(model, traffic))
         edit = set_traffic(asked.model, traffic, why)
+        if str(edit.version) in model.quarantined:
+            raise FailedPrecondition(how_quarantined(model, str(edit.version)))
         missing = edit.version is not None and _missing_version(model, edit.version)
         if not missing:
             return edit
@@ -440,11 +470,11 @@ class EditReader:
         )
 
 
-def _add_version(asked: pb.AddVersionRequest, now: Snapshot) -> Edit:
+def _add_version(asked: pb.AddVersionRequest, now: Snapshot, tried: Tried) -> Edit:
     missing = _missing_version(required(now.fleet, asked.model), asked.version)
     if missing:
         raise NotFound(missing)
-    return add_version(asked.model, asked.version)
+    return add_version(asked.model, asked.version, tried)
 
 
 def _set_hints(asked: pb.SetHintsRequest) -> Edit:
@@ -488,7 +518,9 @@ def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int])
     if asked.HasField("version"):
         return asked.version
     below = [
-        each for each in _versions_of(model) or () if answers and each < min(answers)
+        each
+        for each in versions_in(read_config(model).base_path) or ()
+        if answers and each < min(answers) and str(each) not in model.quarantined
     ]
     if not below:
         raise FailedPrecondition(
@@ -500,20 +532,22 @@ def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int])
 
 def _missing_version(model: HostedModel, version: int) -> str:
     """Returns that a version is not there, as far as that can be seen from here."""
-    versions = _versions_of(model)
+    path = read_config(model).base_path
+    versions = versions_in(path)
     if versions is None or version in versions:
         return ""
     there = list_versions(sorted(versions)) or "none"
-    path = read_config(model).base_path
     return f"version {version} is not in {path}, which has {there}"
 
 
-def _versions_of(model: HostedModel) -> Sequence[int] | None:
-    """Returns the versions in a model's base path; None if it cannot be seen from here."""
-    try:
-        return sorted(name_versions(os.listdir(read_config(model).base_path)))
-    except OSError:
-        return None
+def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
+    """Returns a model with what a version takes, if that was measured and is news."""
+    if not model.is_estimate or version_bytes <= 0:
+        return model
+    size = room_for(read_config(model), version_bytes)
+    if abs(size - model.memory_bytes) <= _LEARNS_FROM * model.memory_bytes:
+        return model
+    return replace(model, memory_bytes=size)
 
 
 def required(fleet: Fleet, name: str) -> HostedModel:

@@ -118,6 +118,8 @@ class HostedModel:
         is_temp: Whether it belongs to the instance Temp, and has what Prod leaves.
         copies_by_default: Whether nobody said on how many servers it is; then there are
             no more than its partition has.
+        quarantined: Versions that crashed when they were tried, and how; its config
+            excludes them, so that no server is told to serve them.
 
     """
 
@@ -135,6 +137,7 @@ class HostedModel:
     owner: str = ""
     is_temp: bool = False
     copies_by_default: bool = False
+    quarantined: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.name:

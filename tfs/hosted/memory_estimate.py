@@ -9,8 +9,10 @@ model, its measurement replaces the estimate
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
+from sources.version_policy import name_versions
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.version_directory import payload_files, read_manifest
 
@@ -44,6 +46,14 @@ def newest_version_bytes(base_path: str) -> int:
             f"{base_path} holds no version yet; say what one replica takes (--memory)"
         )
     return sizes[max(sizes, key=int)] + PER_VERSION_BYTES
+
+
+def versions_in(base_path: str) -> Sequence[int] | None:
+    """Returns the versions in a base path; None if it cannot be seen from here."""
+    try:
+        return sorted(name_versions(os.listdir(base_path)))
+    except OSError:
+        return None
 
 
 def _sizes_in_store(base_path: str) -> dict[str, int]:

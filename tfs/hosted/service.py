@@ -39,8 +39,10 @@ from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
+from tfs.hosted.trials import Trials
 
 _NUM_CALLING: Final = 16
+_NUM_ACTING: Final = 16
 _HTTP_TIMEOUT_S: Final = 60.0  # as long as commands wait
 
 
@@ -123,6 +125,8 @@ class HostedService:
         self._clock = clock or MonotonicClock()
         self._loop = ServingLoop(self._clock)
         self._callers = ThreadExecutor(_NUM_CALLING, "ask-job", self._clock)
+        # Commands block for as long as versions are tried, and hold up no look at servers.
+        self._acting = ThreadExecutor(_NUM_ACTING, "act", self._clock)
         self._keeper = None if runtime is None else JobKeeper(state, runtime)
         self._synchronizer = Synchronizer(
             state,
@@ -147,6 +151,7 @@ class HostedService:
                 self._synchronizer.nudge,
                 options.model_stores,
                 options.control.identities,
+                Trials(channels.probe, self._clock),
             )
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
@@ -175,7 +180,7 @@ class HostedService:
             control = self._options.control
             access = ControllerAccess(control.http_key, control.identities)
             service = ControllerService(
-                self._controller, self._callers, self._streams, self._loop.post, access
+                self._controller, self._acting, self._streams, self._loop.post, access
             )
             controlling = service.methods()
             methods += controlling
@@ -214,6 +219,7 @@ class HostedService:
         if self._http is not None:
             self._http.close()
         self._transport.close()
+        self._acting.close(deadline_s)
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
 

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sources.version_policy import Latest, Specific, VersionPolicy
+from sources.version_policy import All, Latest, Specific, VersionPolicy
 
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
 
 _NONE_PINNED: Final[frozenset[int]] = frozenset()  # one for all models
+_AS_MANY_AS_THERE_ARE: Final = 1 << 31
 
 MAX_INTERPRETERS: Final = 1024
 """Most interpreters of one model, and of a server."""
@@ -190,6 +191,7 @@ class ModelSettings:
         runtime: Where and how it runs.
         logging: Which of its requests are written down; None is none.
         validation: What a version must pass before it serves; None is nothing.
+        excluded_versions: Versions that are passed over as if they were not there.
 
     """
 
@@ -205,20 +207,21 @@ class ModelSettings:
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     logging: LoggingSettings | None = None
     validation: ValidationSettings | None = None
+    excluded_versions: frozenset[int] = _NONE_PINNED
 
     @property
     def pinned_versions(self) -> frozenset[int]:
         """Versions aspired whatever the policy says."""
         canary = None if self.canary is None else self.canary.version
         pinned = [v for v in (self.primary, canary) if v is not None]
-        return frozenset(pinned) if pinned else _NONE_PINNED
+        return frozenset(pinned) - self.excluded_versions if pinned else _NONE_PINNED
 
     @property
     def labelled_versions(self) -> frozenset[int]:
         """Versions aspired if they are there; none if the policy asks for no version."""
         if self.policy == Specific(()):
             return frozenset()
-        return frozenset(self.labels.values())
+        return frozenset(self.labels.values()) - self.excluded_versions
 
     def aspired_policy(self, rejected: Collection[int] = ()) -> VersionPolicy:
         """Returns the policy for the source.
@@ -227,9 +230,14 @@ class ModelSettings:
         explicit primary: the versions that it names beside it are the primary, and must
         not be unloaded for its sake.
         """
-        besides = frozenset(rejected)
+        besides = self.excluded_versions.union(rejected)
         if self.canary is not None and self.primary is None:
             besides |= {self.canary.version}
         if besides and isinstance(self.policy, Latest):
             return Latest(self.policy.num, besides)
+        if self.excluded_versions and isinstance(self.policy, All):
+            return Latest(_AS_MANY_AS_THERE_ARE, self.excluded_versions)
+        if self.excluded_versions and isinstance(self.policy, Specific):
+            named = self.policy.versions
+            return Specific(tuple(v for v in named if v not in self.excluded_versions))
         return self.policy

@@ -123,6 +123,7 @@ def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
             "num_replicas": each.num_replicas,
             "generation": each.generation,
             "waits_for": each.waits_for,
+            "quarantined": dict(each.quarantined),
         }
         for each in fleet.models
     ]
@@ -166,6 +167,10 @@ def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
             problems.insert(0, f"no room for {missing} of its replicas")
         elif not problems and _seen_problem(model):
             problems = [_seen_problem(model)]
+        problems += [
+            f"version {version} is quarantined: {how}"
+            for version, how in sorted(model.quarantined.items())
+        ]
         rows.append(
             (
                 model.model,

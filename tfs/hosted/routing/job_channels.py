@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ import grpc
 
 from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
-from tfs.core.errors import BY_CODE, Code, ServingError
+from tfs.core.errors import (
+    BY_CODE,
+    Aborted,
+    Code,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
 from tfs.hosted.reports import JobReport, report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -119,6 +127,30 @@ class JobChannels:
             admin_service_pb2.AspireResponse.FromString,
             _ASPIRE_TIMEOUT_S,
         )
+
+    def probe(
+        self, address: str, request: admin_service_pb2.ProbeRequest, timeout_s: float
+    ) -> admin_service_pb2.ProbeResponse:
+        """Has a server try a version.
+
+        Raises:
+            Aborted: It answered before, and ended meanwhile.
+            ServingError: It does not answer, or refuses.
+
+        """
+        alive = admin_service_pb2.ListModelsRequest(models=[request.config.name])
+        with contextlib.suppress(NotFound):
+            self._ask(address, "ListModels", alive.SerializeToString(), bytes)
+        try:
+            return self._ask(
+                address,
+                "Probe",
+                request.SerializeToString(),
+                admin_service_pb2.ProbeResponse.FromString,
+                timeout_s,
+            )
+        except Unavailable as error:
+            raise Aborted(error.message) from error
 
     def forget(self, address: str) -> None:
         """Closes the channel to a job, if it is open, once its calls have ended."""

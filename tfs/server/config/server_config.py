@@ -286,6 +286,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         validation=_read_validation(name, model.validation)
         if model.HasField("validation")
         else None,
+        excluded_versions=frozenset(model.excluded_versions),
     )
 
 

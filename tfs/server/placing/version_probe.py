@@ -73,7 +73,7 @@ class VersionProbe:
         self._memory = memory
         self._clock = clock
         # One at a time: what a probe takes is not reserved in full.
-        self._executor = ThreadExecutor(1, "probe", clock)
+        self._executor = ThreadExecutor(1, "try", clock)
 
     def start(self, request: pb.ProbeRequest, done: Done[pb.ProbeResponse]) -> None:
         """Begins to try a version; ``done`` takes what came of it, on another thread."""
@@ -139,7 +139,9 @@ class VersionProbe:
     def _context(self, runtime: RuntimeSettings) -> LoadContext:
         """Returns what has a version measured in a process, and tells nobody of it."""
         context = self._placer.context(replace(runtime, num_interpreters=1))
-        profiler = Profiler(Profiles(None), ProbeOptions(_BUDGET_S), clock=self._clock)
+        profiler = Profiler(
+            Profiles(None), ProbeOptions(_BUDGET_S, needs_peaks=True), clock=self._clock
+        )
         return LoadContext(
             context.interpreter_for,
             device=context.device,

@@ -28,7 +28,7 @@ from tfs.proto.tensorflow_serving.config import logging_config_pb2 as tensorflow
 from tfs.proto.tfs.v1 import model_config_pb2 as tfs_dot_v1_dot_model__config__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n3tensorflow_serving/config/model_server_config.proto\x12\x12tensorflow.serving\x1a\x19google/protobuf/any.proto\x1a?tensorflow_serving/config/file_system_storage_path_source.proto\x1a.tensorflow_serving/config/logging_config.proto\x1a\x19tfs/v1/model_config.proto\"\xcc\x05\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbase_path\x18\x02 \x01(\t\x12\x35\n\nmodel_type\x18\x03 \x01(\x0e\x32\x1d.tensorflow.serving.ModelTypeB\x02\x18\x01\x12\x16\n\x0emodel_platform\x18\x04 \x01(\t\x12i\n\x14model_version_policy\x18\x07 \x01(\x0b\x32K.tensorflow.serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy\x12J\n\x0eversion_labels\x18\x08 \x03(\x0b\x32\x32.tensorflow.serving.ModelConfig.VersionLabelsEntry\x12\x39\n\x0elogging_config\x18\x06 \x01(\x0b\x32!.tensorflow.serving.LoggingConfig\x12\"\n\x07traffic\x18\xa1\x9c\x01 \x01(\x0b\x32\x0f.tfs.v1.Traffic\x12-\n\ntransition\x18\xa2\x9c\x01 \x01(\x0e\x32\x12.tfs.v1.TransitionH\x00\x88\x01\x01\x12\"\n\x07runtime\x18\xa3\x9c\x01 \x01(\x0b\x32\x0f.tfs.v1.Runtime\x12\x1c\n\rexamples_gate\x18\xa4\x9c\x01 \x01(\x08H\x01\x88\x01\x01\x12+\n\tresidency\x18\xa5\x9c\x01 \x01(\x0e\x32\x11.tfs.v1.ResidencyH\x02\x88\x01\x01\x12(\n\nvalidation\x18\xa6\x9c\x01 \x01(\x0b\x32\x12.tfs.v1.Validation\x1a\x34\n\x12VersionLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\r\n\x0b_transitionB\x10\n\x0e_examples_gateB\x0c\n\n_residencyJ\x04\x08\x05\x10\x06J\x04\x08\t\x10\n\"B\n\x0fModelConfigList\x12/\n\x06\x63onfig\x18\x01 \x03(\x0b\x32\x1f.tensorflow.serving.ModelConfig\"\x94\x01\n\x11ModelServerConfig\x12@\n\x11model_config_list\x18\x01 \x01(\x0b\x32#.tensorflow.serving.ModelConfigListH\x00\x12\x33\n\x13\x63ustom_model_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.AnyH\x00\x42\x08\n\x06\x63onfig*N\n\tModelType\x12\x1e\n\x16MODEL_TYPE_UNSPECIFIED\x10\x00\x1a\x02\x08\x01\x12\x12\n\nTENSORFLOW\x10\x01\x1a\x02\x08\x01\x12\r\n\x05OTHER\x10\x02\x1a\x02\x08\x01\x62\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n3tensorflow_serving/config/model_server_config.proto\x12\x12tensorflow.serving\x1a\x19google/protobuf/any.proto\x1a?tensorflow_serving/config/file_system_storage_path_source.proto\x1a.tensorflow_serving/config/logging_config.proto\x1a\x19tfs/v1/model_config.proto\"\xe9\x05\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbase_path\x18\x02 \x01(\t\x12\x35\n\nmodel_type\x18\x03 \x01(\x0e\x32\x1d.tensorflow.serving.ModelTypeB\x02\x18\x01\x12\x16\n\x0emodel_platform\x18\x04 \x01(\t\x12i\n\x14model_version_policy\x18\x07 \x01(\x0b\x32K.tensorflow.serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy\x12J\n\x0eversion_labels\x18\x08 \x03(\x0b\x32\x32.tensorflow.serving.ModelConfig.VersionLabelsEntry\x12\x39\n\x0elogging_config\x18\x06 \x01(\x0b\x32!.tensorflow.serving.LoggingConfig\x12\"\n\x07traffic\x18\xa1\x9c\x01 \x01(\x0b\x32\x0f.tfs.v1.Traffic\x12-\n\ntransition\x18\xa2\x9c\x01 \x01(\x0e\x32\x12.tfs.v1.TransitionH\x00\x88\x01\x01\x12\"\n\x07runtime\x18\xa3\x9c\x01 \x01(\x0b\x32\x0f.tfs.v1.Runtime\x12\x1c\n\rexamples_gate\x18\xa4\x9c\x01 \x01(\x08H\x01\x88\x01\x01\x12+\n\tresidency\x18\xa5\x9c\x01 \x01(\x0e\x32\x11.tfs.v1.ResidencyH\x02\x88\x01\x01\x12(\n\nvalidation\x18\xa6\x9c\x01 \x01(\x0b\x32\x12.tfs.v1.Validation\x12\x1b\n\x11\x65xcluded_versions\x18\xa7\x9c\x01 \x03(\x03\x1a\x34\n\x12VersionLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\r\n\x0b_transitionB\x10\n\x0e_examples_gateB\x0c\n\n_residencyJ\x04\x08\x05\x10\x06J\x04\x08\t\x10\n\"B\n\x0fModelConfigList\x12/\n\x06\x63onfig\x18\x01 \x03(\x0b\x32\x1f.tensorflow.serving.ModelConfig\"\x94\x01\n\x11ModelServerConfig\x12@\n\x11model_config_list\x18\x01 \x01(\x0b\x32#.tensorflow.serving.ModelConfigListH\x00\x12\x33\n\x13\x63ustom_model_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.AnyH\x00\x42\x08\n\x06\x63onfig*N\n\tModelType\x12\x1e\n\x16MODEL_TYPE_UNSPECIFIED\x10\x00\x1a\x02\x08\x01\x12\x12\n\nTENSORFLOW\x10\x01\x1a\x02\x08\x01\x12\r\n\x05OTHER\x10\x02\x1a\x02\x08\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,14 +45,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_options = b'8\001'
   _globals['_MODELCONFIG'].fields_by_name['model_type']._loaded_options = None
   _globals['_MODELCONFIG'].fields_by_name['model_type']._serialized_options = b'\030\001'
-  _globals['_MODELTYPE']._serialized_start=1180
-  _globals['_MODELTYPE']._serialized_end=1258
+  _globals['_MODELTYPE']._serialized_start=1209
+  _globals['_MODELTYPE']._serialized_end=1287
   _globals['_MODELCONFIG']._serialized_start=243
-  _globals['_MODELCONFIG']._serialized_end=959
-  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_start=848
-  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_end=900
-  _globals['_MODELCONFIGLIST']._serialized_start=961
-  _globals['_MODELCONFIGLIST']._serialized_end=1027
-  _globals['_MODELSERVERCONFIG']._serialized_start=1030
-  _globals['_MODELSERVERCONFIG']._serialized_end=1178
+  _globals['_MODELCONFIG']._serialized_end=988
+  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_start=877
+  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_end=929
+  _globals['_MODELCONFIGLIST']._serialized_start=990
+  _globals['_MODELCONFIGLIST']._serialized_end=1056
+  _globals['_MODELSERVERCONFIG']._serialized_start=1059
+  _globals['_MODELSERVERCONFIG']._serialized_end=1207
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,7 @@ TENSORFLOW: ModelType
 OTHER: ModelType
 
 class ModelConfig(_message.Message):
-    __slots__ = ("name", "base_path", "model_type", "model_platform", "model_version_policy", "version_labels", "logging_config", "traffic", "transition", "runtime", "examples_gate", "residency", "validation")
+    __slots__ = ("name", "base_path", "model_type", "model_platform", "model_version_policy", "version_labels", "logging_config", "traffic", "transition", "runtime", "examples_gate", "residency", "validation", "excluded_versions")
     class VersionLabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class ModelConfig(_message.Message):
     EXAMPLES_GATE_FIELD_NUMBER: _ClassVar[int]
     RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     base_path: str
     model_type: ModelType
@@ -55,7 +56,8 @@ class ModelConfig(_message.Message):
     examples_gate: bool
     residency: _model_config_pb2.Residency
     validation: _model_config_pb2.Validation
-    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., model_type: _Optional[_Union[ModelType, str]] = ..., model_platform: _Optional[str] = ..., model_version_policy: _Optional[_Union[_file_system_storage_path_source_pb2.FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ..., logging_config: _Optional[_Union[_logging_config_pb2.LoggingConfig, _Mapping]] = ..., traffic: _Optional[_Union[_model_config_pb2.Traffic, _Mapping]] = ..., transition: _Optional[_Union[_model_config_pb2.Transition, str]] = ..., runtime: _Optional[_Union[_model_config_pb2.Runtime, _Mapping]] = ..., examples_gate: bool = ..., residency: _Optional[_Union[_model_config_pb2.Residency, str]] = ..., validation: _Optional[_Union[_model_config_pb2.Validation, _Mapping]] = ...) -> None: ...
+    excluded_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., model_type: _Optional[_Union[ModelType, str]] = ..., model_platform: _Optional[str] = ..., model_version_policy: _Optional[_Union[_file_system_storage_path_source_pb2.FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ..., logging_config: _Optional[_Union[_logging_config_pb2.LoggingConfig, _Mapping]] = ..., traffic: _Optional[_Union[_model_config_pb2.Traffic, _Mapping]] = ..., transition: _Optional[_Union[_model_config_pb2.Transition, str]] = ..., runtime: _Optional[_Union[_model_config_pb2.Runtime, _Mapping]] = ..., examples_gate: bool = ..., residency: _Optional[_Union[_model_config_pb2.Residency, str]] = ..., validation: _Optional[_Union[_model_config_pb2.Validation, _Mapping]] = ..., excluded_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelConfigList(_message.Message):
     __slots__ = ("config",)

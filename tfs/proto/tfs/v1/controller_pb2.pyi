@@ -254,7 +254,14 @@ class FleetChange(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., at_s: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "generation", "config", "hints", "memory_is_estimate", "partition", "num_replicas", "jobs", "replicas", "waits_for", "changes", "owner", "instance")
+    __slots__ = ("model", "generation", "config", "hints", "memory_is_estimate", "partition", "num_replicas", "jobs", "replicas", "waits_for", "changes", "owner", "instance", "quarantined")
+    class QuarantinedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +275,7 @@ class ModelInfo(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     model: str
     generation: int
     config: str
@@ -281,7 +289,8 @@ class ModelInfo(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[FleetChange]
     owner: str
     instance: str
-    def __init__(self, model: _Optional[str] = ..., generation: _Optional[int] = ..., config: _Optional[str] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ..., memory_is_estimate: bool = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., jobs: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., waits_for: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[FleetChange, _Mapping]]] = ..., owner: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+    quarantined: _containers.ScalarMap[int, str]
+    def __init__(self, model: _Optional[str] = ..., generation: _Optional[int] = ..., config: _Optional[str] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ..., memory_is_estimate: bool = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., jobs: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., waits_for: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[FleetChange, _Mapping]]] = ..., owner: _Optional[str] = ..., instance: _Optional[str] = ..., quarantined: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
     __slots__ = ("address", "primary", "available_versions", "pending_versions", "canary", "problem")

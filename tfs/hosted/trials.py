@@ -1,0 +1,193 @@
+"""Has a server try a version before any is told to serve it: what it takes, and if it crashes.
+
+The version runs in a process of its own there (AdminService.Probe). Nothing is kept of a
+trial: who asks again has it done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tfs.core.clock import Clock
+from tfs.core.errors import Aborted, InvalidArgument, ServingError
+from tfs.hosted.fleet import (
+    Fleet,
+    HostedModel,
+    ModelConfig,
+    config_text,
+    parse_model_config,
+    read_config,
+)
+from tfs.hosted.fleet_state import Snapshot
+from tfs.hosted.memory_estimate import versions_in
+from tfs.hosted.placement import free_bytes
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
+
+log = logging.getLogger(__name__)
+
+_LIMIT_S: Final = 60.0
+_MOST_SERVERS: Final = 4
+_MOST_ENDED: Final = 2
+
+Probe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
+"""Asks the server at an address within so many seconds; raises Aborted if it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A version that is to be tried, on a server of a partition. Immutable."""
+
+    config: ModelConfig
+    partition: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of it. Immutable.
+
+    Attributes:
+        is_sound: Whether it was loaded and called.
+        version_bytes: The most memory that it took; 0 if that is not known.
+        crash: How it crashed; empty if it did not.
+        note: Why it cannot be loaded; empty if it can.
+
+    """
+
+    is_sound: bool = False
+    version_bytes: int = 0
+    crash: str = ""
+    note: str = ""
+
+
+UNTRIED: Final = Tried()
+
+
+class Trials:
+    """Tries versions, on the servers with the most room first. Thread-safe; blocks.
+
+    A version that was not tried in time, or that no server can try, is served untried: its
+    servers load it in a process of its own as well.
+
+    Args:
+        probe: Asks a server.
+        clock: Tells the time.
+
+    """
+
+    def __init__(self, probe: Probe, clock: Clock) -> None:
+        self._probe = probe
+        self._clock = clock
+
+    def run(self, trial: Trial, now: Snapshot, deadline_s: float = math.inf) -> Tried:
+        """Returns what came of trying a version; a server that ends is no answer."""
+        request = pb.ProbeRequest(config=trial.config, version=trial.version)
+        request.config.ClearField("excluded_versions")
+        until_s = min(deadline_s, self._clock.now() + _LIMIT_S)
+        ended: list[str] = []
+        for address in _with_most_room(now, trial.partition):
+            left_s = until_s - self._clock.now()
+            if left_s <= 0:
+                break
+            try:
+                found = _read(self._probe(address, request, left_s), address)
+            except Aborted:
+                ended.append(address)
+                if len(ended) == _MOST_ENDED:
+                    both = " and ".join(ended)
+                    return Tried(crash=f"{both} ended while they tried it")
+            except ServingError as error:
+                log.info(
+                    "event=not_tried model=%s version=%d address=%s problem=%s",
+                    trial.config.name,
+                    trial.version,
+                    address,
+                    error,
+                )
+            else:
+                return found
+        return UNTRIED
+
+
+def version_of(request: Any, fleet: Fleet) -> Trial | None:
+    """Returns the version that a request brings; None if there is none to be tried.
+
+    A model that states its memory, or is loaded on demand, is added without a trial.
+    """
+    model = fleet.models.get(getattr(request, "model", ""))
+    if isinstance(request, controller_pb2.AddVersionRequest) and model is not None:
+        return Trial(read_config(model), model.partition, request.version)
+    if not isinstance(request, controller_pb2.AddModelRequest):
+        return None
+    try:
+        config = parse_model_config(request.config)
+    except InvalidArgument:
+        return None  # it is refused
+    config.name, config.base_path = request.model, request.base_path
+    is_on_demand = config.residency == model_config_pb2.ON_DEMAND
+    versions = versions_in(config.base_path)
+    if not versions or is_on_demand or request.hints.memory_bytes:
+        return None
+    return Trial(config, request.partition, max(versions))
+
+
+def judged(model: HostedModel, version: int, tried: Tried) -> HostedModel:
+    """Returns a model with a version quarantined that crashed, or set free if it did not."""
+    quarantined = {**model.quarantined}
+    config = read_config(model)
+    if tried.crash:
+        quarantined[str(version)] = tried.crash
+        exclude(config, [version])
+    elif tried.is_sound and str(version) in quarantined:
+        del quarantined[str(version)]
+        kept = [each for each in config.excluded_versions if each != version]
+        config.ClearField("excluded_versions")
+        config.excluded_versions.extend(kept)
+    else:
+        return model
+    return replace(model, config=config_text(config), quarantined=quarantined)
+
+
+def exclude(config: ModelConfig, versions: Iterable[int]) -> None:
+    """Has servers pass over these versions, too."""
+    known = config.excluded_versions
+    known.extend(each for each in versions if each not in known)
+
+
+def how_quarantined(model: HostedModel, version: str) -> str:
+    """Returns a sentence on a version that is quarantined."""
+    return (
+        f"version {version} is quarantined: {model.quarantined[version]}; add it again to "
+        "have it tried again"
+    )
+
+
+def _read(reply: pb.ProbeResponse, address: str) -> Tried:
+    match reply.outcome:
+        case pb.ProbeResponse.CRASHED:
+            return Tried(crash=f"{reply.reason} (on {address})")
+        case pb.ProbeResponse.REFUSED:
+            return Tried(note=f"{address} could not load it: {reply.reason}")
+    taken = max(reply.load_peak_bytes, reply.work_peak_bytes)
+    return Tried(is_sound=True, version_bytes=taken)
+
+
+def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
+    """Yields the servers of a partition that answer."""
+    fleet = now.fleet
+    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
+    jobs = [
+        job
+        for job in fleet.jobs.values()
+        if job.partition == partition and job.takes_models and job.name in now.jobs_seen
+    ]
+    jobs.sort(key=lambda job: (-free[job.name], job.name))
+    addresses = [
+        address for job in jobs for address in now.jobs_seen[job.name].answering
+    ]
+    yield from addresses[:_MOST_SERVERS]
