@@ -56,6 +56,7 @@ def test_only_what_is_missing_beyond_the_recorded_share_counts() -> None:
 
 @pytest.mark.parametrize("values", [[], [math.nan], ["", ""], [1.0, "a"]])
 def test_values_without_figures_are_refused(values: list[float | str]) -> None:
+    """Nothing can be compared with what is missing, or of two kinds."""
     with pytest.raises(InvalidArgument):
         describe(values)
 
@@ -70,6 +71,7 @@ def test_a_file_holds_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": 1}', '{"x": {"missing": 0}}'])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    """So is one that is not there."""
     file = tmp_path / "statistics.json"
     file.write_text(text)
     with pytest.raises(DataLoss, match=file.name):
