@@ -59,9 +59,9 @@ from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.library.process_channel import ProcessChannel
 from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_backend import ProcessPool
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.process_pool import ProcessPool
 
 NUM_CORES = len(os.sched_getaffinity(0))
 REQUESTERS = tuple(sorted({1, 2, 4, NUM_CORES}))

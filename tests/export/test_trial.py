@@ -74,25 +74,6 @@ def test_trials_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
     save(AddsOne(), X, tmp_path)
 
 
-def test_a_trial_is_repeated_where_its_process_ended_under_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A model that is right is not refused because somebody killed a helper."""
-    killed = tmp_path / "killed"
-    first = (
-        "import os, pathlib, signal\n"
-        f"killed = pathlib.Path({str(killed)!r})\n"
-        f"if not killed.exists() and os.getpid() != {os.getpid()}:\n"
-        "    killed.touch()\n"
-        "    os.kill(os.getppid(), signal.SIGKILL)\n"
-        "    signal.pause()"
-    )
-    place = save_python(servable(tmp_path, first, "2"), tmp_path / "base")
-    assert killed.exists()
-    assert "event=trial_repeated" in caplog.text
-    assert os.path.isdir(place)
-
-
 def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script)
     return subprocess.run(

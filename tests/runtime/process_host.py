@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from tfs.core.loop.serving_loop import ServingLoop
+from tfs.runtime.process.process_backend import ProcessPool
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.process_pool import ProcessPool
 from tfs.runtime.process.worker import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.testing.patience import PATIENCE_S

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tfs.export.writers.embedding_bags import plain_bags
+from tfs.export.writers.program_writer import plain_bags
 
 
 class Bags(nn.Module):

@@ -33,7 +33,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import Packaging, save_python
-from tfs.export.weights_file import write_safetensors
+from tfs.export.save_python import write_safetensors
 from tfs.runtime.guest.platforms.python import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext

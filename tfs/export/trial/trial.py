@@ -3,15 +3,23 @@
 The author's program has what no server has: its modules, its command line, what
 libraries registered when the model was made. So what works here proves nothing, and
 nothing here is hidden or put back: another process just does not have it.
+
+Each program that saves has one process for this.
 """
 
 from __future__ import annotations
 
+import atexit
+import json
 import logging
 import os
 import pickle
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 
@@ -19,9 +27,100 @@ from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.core.servable import Tensors
 from tfs.export.packaging.module_origin import is_library
 from tfs.export.trial.trial_advice import PackagedModules, told
-from tfs.export.trial.trial_process import TrialProcess, trial_process
+from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.trial import TrialResult
 from tfs.runtime.process.zygote_process import import_path, worker_environment
+
+_PROGRAM: Final = (
+    "import sys; from tfs.runtime.guest.trial import main; main(int(sys.argv[2]))"
+)
+
+
+class TrialProcess:
+    """A program that tries versions, each in a fork of its own.
+
+    Thread-safe; trials of one program run one after another. Whatever interrupts one
+    ends the program, and the next trial starts another. It ends with this process.
+
+    Args:
+        import_path: Where it may import from, this package's folder among it.
+
+    """
+
+    def __init__(self, import_path: list[str]) -> None:
+        self._owner_pid = os.getpid()
+        # Guards the socket; leaf. Held while a version is tried.
+        self._lock = threading.Lock()
+        self._socket, theirs = control_channel.pair()
+        for each in (self._socket, theirs):
+            each.settimeout(None)  # whatever the author's program has as a default
+        fd = theirs.fileno()
+        with theirs:
+            self._process = subprocess.Popen(
+                # The command line looks like a worker's.
+                [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid()), str(fd), "0"],
+                env={
+                    **worker_environment(),
+                    "PYTHONPATH": os.pathsep.join(import_path),
+                },
+                stdin=subprocess.DEVNULL,
+                pass_fds=(fd,),
+                process_group=0,  # Ctrl-C is for the author's program
+            )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it was started by this process and takes requests."""
+        return (
+            self._owner_pid == os.getpid()
+            and self._socket.fileno() >= 0
+            and self._process.poll() is None
+        )
+
+    def run(self, request: Mapping[str, object]) -> int:
+        """Tries one version and returns the status of its process. Blocks.
+
+        Raises:
+            Unavailable: The program ended.
+
+        """
+        with self._lock:
+            try:
+                control_channel.send(self._socket, json.dumps(request).encode())
+                answer = control_channel.receive(self._socket)
+                if answer is None:
+                    raise EOFError("no answer")
+                return int(answer[0])
+            except BaseException as error:
+                self.close()
+                if isinstance(error, OSError | EOFError):
+                    raise Unavailable(
+                        "the process in which versions are tried ended with status "
+                        f"{self._process.returncode}; what it wrote to stderr says why"
+                    ) from error
+                raise
+
+    def close(self) -> None:
+        """Ends the program and what it tries."""
+        self._socket.close()
+        if self._owner_pid == os.getpid():
+            self._process.wait()
+
+
+_started: TrialProcess | None = None
+_starting: Final = threading.Lock()
+"""Guards ``_started``; leaf."""
+
+
+def trial_process(import_path: list[str]) -> TrialProcess:
+    """Returns this program's process, started on first use: it imports torch first."""
+    global _started
+    with _starting:
+        if _started is None or not _started.is_usable:
+            _started = TrialProcess(import_path)
+            atexit.register(_started.close)
+        return _started
+
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +147,7 @@ def tried(
 
     Raises:
         InvalidArgument: It does not load, fails, or ends its process; says what to do.
-        Unavailable: The program that tries versions ended twice.
+        Unavailable: The program that tries versions ended.
 
     """
     archive = PackagedModules(os.path.join(folder, "model.pt"))
@@ -56,7 +155,7 @@ def tried(
         working_folder = os.path.join(place, "empty")
         os.mkdir(working_folder)
         path = os.path.join(place, "result")
-        status = _status_of_trial(
+        status = prepare_trials().run(
             {
                 "folder": os.path.abspath(folder),
                 "platform": platform,
@@ -79,14 +178,6 @@ def tried(
     if result.failure is not None:
         raise InvalidArgument(told(result.failure, archive) + unlike_servers())
     return result.outputs
-
-
-def _status_of_trial(request: Mapping[str, object]) -> int:
-    try:
-        return prepare_trials().run(request)
-    except Unavailable as error:
-        log.warning("event=trial_repeated why=%s", error)
-        return prepare_trials().run(request)
 
 
 def unlike_servers() -> str:

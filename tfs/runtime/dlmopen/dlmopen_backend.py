@@ -157,11 +157,12 @@ class DlmopenGroupModel(OnAnotherThread):
 
     @property
     def process_changes(self) -> str:
-        return self._first.process_changes
+        return ""  # nothing looks for changes here
 
     @property
     def load_memory(self) -> LoadMemory:
-        return self._first.load_memory
+        """Unknown, because other code allocates in this process, too."""
+        return LoadMemory()
 
     @property
     def last_call_s(self) -> float | None:
@@ -171,8 +172,8 @@ class DlmopenGroupModel(OnAnotherThread):
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
-        """Has the first interpreter measure it; see ``MeasurableModel``."""
-        return self._first.two_thread_scaling(signature_name, inputs, duration_s)
+        """Returns None: no placement by measurement ever chooses this backend."""
+        return None
 
     def seed(self, seed: int | None) -> bool:
         """Seeds each interpreter's random numbers; see ``SeedableModel``."""

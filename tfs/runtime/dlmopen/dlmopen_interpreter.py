@@ -26,7 +26,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)
@@ -59,15 +59,6 @@ class DlmopenModel(OnAnotherThread):
         return self._guest.import_s
 
     @property
-    def process_changes(self) -> str:
-        return ""  # nothing looks for changes here
-
-    @property
-    def load_memory(self) -> LoadMemory:
-        """Unknown, because other code allocates in this process, too."""
-        return self._model.load_memory
-
-    @property
     def last_call_s(self) -> float | None:
         """Seconds that the last call took there; None before the first."""
         return self._guest.last_call_s
@@ -87,12 +78,6 @@ class DlmopenModel(OnAnotherThread):
         if self._model.guest is None:
             raise unloaded(self.source.id)
         return self._guest.call(signature_name, inputs)
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        """Has the namespace measure it; see ``MeasurableModel``."""
-        return self._guest.two_thread_scaling(signature_name, inputs, duration_s)
 
     def seed(self, seed: int | None) -> bool:
         """Sets the namespace's random numbers; see ``SeedableModel``."""

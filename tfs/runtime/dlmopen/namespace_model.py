@@ -151,24 +151,6 @@ class NamespaceModel:
         """Not offered: tensors of this Python mean nothing to the other one."""
         raise NotImplementedError("a model in a namespace is called with views")
 
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        """Has the namespace measure it; see ``MeasurableModel``."""
-        own = {
-            name: TensorView(
-                view.dtype,
-                view.shape,
-                view.data if isinstance(view.data, tuple) else bytes(view.data),
-            )
-            for name, view in inputs.items()
-        }
-        with self._calling:
-            scaling: float | None = self._namespace.call(
-                ("scale", self._model_id, signature_name, pickle.dumps(own), duration_s)
-            )
-        return scaling
-
     def seed(self, seed: int | None) -> bool:
         """Sets the namespace's random numbers; see ``SeedableModel``."""
         with self._calling:

@@ -3,7 +3,6 @@
 It answers on the serving loop itself, because a lookup takes less time than handing it
 over. (TensorFlow Serving: servables/hashmap, the paper's example of a second platform.)
 
-
 A table goes from a key to a row of values.
 
 CSV: the first line names the columns, the first column is the key. A name may carry a

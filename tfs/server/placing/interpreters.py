@@ -123,7 +123,7 @@ class Interpreters:
 
         A version that runs in processes has them to itself: ``num_processes``, or as
         many as the options say. With ``may_grow`` it has one at first, and gets the
-        others when calls wait (:class:`~tfs.runtime.process.process_pool.ProcessPool`).
+        others when calls wait (:class:`~tfs.runtime.process.process_backend.ProcessPool`).
         Private Pythons are shared by all versions; a version uses ``num_processes`` of
         them, or all.
 

@@ -10,7 +10,7 @@ import torch
 
 from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.platforms.large_outputs import is_large, take_views
+from tfs.runtime.guest.platforms.torch_callable import is_large, take_views
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, small_view, to_torch
 
 NUM = 50_000

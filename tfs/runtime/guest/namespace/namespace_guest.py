@@ -43,7 +43,6 @@ from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
 from tfs.runtime.guest.slab import DTYPE_CODES
 from tfs.runtime.guest.torch_tensor import nest
-from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 
 _ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
@@ -97,7 +96,6 @@ class NamespaceGuest:
             "release": self._release,
             "load": self._load,
             "unload": self._unload,
-            "scale": self._scale,
             "seed": seed_random,
             "session": self._session,
             "end_sessions": self._end_sessions,
@@ -215,14 +213,6 @@ class NamespaceGuest:
             loaded[1].close()
             del loaded
             give_memory_back()
-
-    def _scale(
-        self, model_id: int, signature_name: str, inputs: bytes, duration_s: float
-    ) -> float | None:
-        """Measures a model from two threads of this Python's own."""
-        _, guest = self._loaded(model_id)
-        given = pickle.loads(inputs)
-        return two_thread_scaling(guest, signature_name, given, duration_s)
 
     def _loaded(self, model_id: int) -> tuple[ModelSource, GuestModel]:
         found = self._models.get(model_id)

@@ -6,7 +6,6 @@ imported under a mangled name, so that two archives may have classes of the same
 Tensors are views of the archive's bytes: nothing is read or copied until a kernel
 touches it.
 
-
 Packaged code has an ``importlib.resources`` and a ``pkgutil`` of its own: a packaged module
 is in no folder, and only the archive's importer knows it by its name, so the functions of
 Python do not find its files.
