@@ -18,8 +18,6 @@ import signal
 import sys
 from typing import Any, Final
 
-import torch
-
 
 class Forks:
     """How often the process that this is was forked since its first ancestor."""
@@ -87,6 +85,9 @@ def seed_random(seed: int | None = None) -> None:
     None gives this process numbers of its own; otherwise a fork repeats its parent's.
     Generators that a model holds belong to the model and stay as they are.
     """
+    # The server imports this module for its constants, and opens its ports before torch.
+    import torch
+
     global _repeats
     is_asked_for = _repeats = seed is not None
     if seed is None:
