@@ -17,7 +17,7 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, check
 from tfs.core.errors import ResourceExhausted
 from tfs.hosted.controller import Controller
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState, Snapshot
 from tfs.hosted.reports import JobReport, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore

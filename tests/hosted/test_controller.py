@@ -18,7 +18,7 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import read_config
 from tfs.hosted.identities import Identities, Identity
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting

@@ -20,7 +20,7 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.identities import Identities, Identity, read_identities
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions

@@ -17,7 +17,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import (
     MODEL,
     Committed,

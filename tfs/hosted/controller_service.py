@@ -12,7 +12,7 @@ from tfs.handlers.messages import CONFIG_BYTES, parse
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminAccess, AdminFrom
 from tfs.hosted.controller import Controller
-from tfs.hosted.edits import REQUESTS
+from tfs.hosted.edit_reader import REQUESTS
 from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 

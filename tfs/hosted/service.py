@@ -27,7 +27,7 @@ from tfs.handlers.open_streams import OpenStreams
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState, Snapshot, StoreFollower
 from tfs.hosted.identities import Identities
 from tfs.hosted.jobs.job_keeper import JobKeeper

@@ -27,7 +27,7 @@ from tests.hosted.fleets import MIB, model, server
 from tests.hosted.simulation.virtual_servers import VirtualServers
 from tfs.core.errors import ServingError
 from tfs.hosted.controller import Controller
-from tfs.hosted.edits import EditReader
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper

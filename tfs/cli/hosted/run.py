@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tfs.core.call import ListenerOptions
     from tfs.core.clock import Clock
-    from tfs.hosted.edits import EditReader
+    from tfs.hosted.edit_reader import EditReader
     from tfs.hosted.jobs.job_runtime import JobRuntime
     from tfs.hosted.routing.envoy_config import EnvoyOptions
     from tfs.hosted.service import ControlOptions, HostedService, PythonRouterOptions
@@ -339,7 +339,7 @@ def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -
 
 def edit_reader(*, may_run_jobs: bool) -> EditReader:
     """Returns what reads the requests of commands."""
-    from tfs.hosted.edits import EditReader
+    from tfs.hosted.edit_reader import EditReader
     from tfs.hosted.memory_estimate import newest_version_bytes
     from tfs.server.config.server_config import read_model
 

@@ -1,0 +1,301 @@
+"""Turns requests of the Controller API into edits of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sources.version_policy import list_versions
+from tfs.core.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.hosted.edits import (
+    add_model,
+    add_version,
+    drain_job,
+    put_job,
+    remove_model,
+    required,
+    set_traffic,
+    update_model,
+    with_traffic,
+)
+from tfs.hosted.fleet import (
+    HostedModel,
+    Job,
+    ModelConfig,
+    config_text,
+    parse_model_config,
+    read_config,
+    room_for,
+)
+from tfs.hosted.fleet_state import Edit, Snapshot
+from tfs.hosted.memory_estimate import versions_in
+from tfs.hosted.reports import ModelSighting
+from tfs.hosted.trials import UNTRIED, Tried, exclude, how_quarantined
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.proto.tfs.v1 import model_config_pb2
+
+# The loss of any two servers loses no model of Prod.
+_PROD_COPIES: Final = 3
+_TEMP_COPIES: Final = 2
+
+REQUESTS: Final = {
+    pb.AddModelRequest: "add-model",
+    pb.UpdateModelRequest: "update-model",
+    pb.RemoveModelRequest: "remove-model",
+    pb.AddVersionRequest: "add-version",
+    pb.SetPolicyRequest: "set-policy",
+    pb.SetHintsRequest: "set-hints",
+    pb.AddJobRequest: "add-job",
+    pb.DrainJobRequest: "remove-job",
+}
+"""How each request that changes something is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditReader:
+    """Turns requests of the Controller API into edits. Immutable.
+
+    Calls block on the disk where base paths are.
+
+    Attributes:
+        check: Raises a ``ServingError`` for a model's config that no server would
+            accept, because a server refuses its whole config if one model is wrong.
+        estimate: Returns the bytes of the newest version below a base path, or raises.
+        may_run_jobs: Whether something here starts the replicas of jobs.
+
+    """
+
+    check: Callable[[ModelConfig], object]
+    estimate: Callable[[str], int]
+    may_run_jobs: bool = False
+
+    def read(
+        self,
+        request: Any,
+        now: Snapshot,
+        tried: Tried = UNTRIED,
+        *,
+        is_temp: bool = False,
+    ) -> Edit:
+        """Returns a request's edit; it raises what is wrong with the request.
+
+        Args:
+            request: A request that has an Edit.
+            now: The fleet.
+            tried: What came of trying the version that it brings.
+            is_temp: Whether a model that is added belongs to Temp.
+
+        """
+        try:
+            match request:
+                case pb.AddModelRequest():
+                    return add_model(self._new_model(request, tried, is_temp))
+                case pb.UpdateModelRequest():
+                    return self._update_model(request)
+                case pb.RemoveModelRequest():
+                    return remove_model(request.model)
+                case pb.AddVersionRequest():
+                    return _add_version(request, now, tried)
+                case pb.SetPolicyRequest():
+                    return self._set_policy(request, now)
+                case pb.SetHintsRequest():
+                    return _set_hints(request)
+                case pb.AddJobRequest():
+                    return put_job(self._job(request))
+                case _:
+                    return drain_job(request.job, force=request.force)
+        except ServingError as error:
+            return _refused(request, error)
+
+    def _new_model(
+        self, asked: pb.AddModelRequest, tried: Tried, is_temp: bool
+    ) -> HostedModel:
+        config = parse_model_config(asked.config)
+        config.name, config.base_path = asked.model, asked.base_path
+        self.check(config)
+        if tried.crash:
+            raise FailedPrecondition(f"its newest version crashes: {tried.crash}")
+        hints = asked.hints
+        by_default = not hints.HasField("min_replicas")
+        least, most = hints.min_replicas, hints.max_replicas
+        if by_default:
+            least = _TEMP_COPIES if is_temp else _PROD_COPIES
+            least = min(least, most or least)
+        size = hints.memory_bytes or room_for(
+            config, tried.version_bytes or self.estimate(config.base_path)
+        )
+        return HostedModel(
+            config.name,
+            config_text(config),
+            size,
+            is_estimate=not hints.memory_bytes,
+            min_replicas=least,
+            max_replicas=most or least,
+            partition=asked.partition,
+            num_replicas=least,
+            is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            cpus=hints.cpus,
+            is_temp=is_temp,
+            copies_by_default=by_default,
+        )
+
+    def _update_model(self, asked: pb.UpdateModelRequest) -> Edit:
+        def changed(model: HostedModel) -> HostedModel:
+            config = before = read_config(model)
+            if asked.HasField("config"):
+                config = parse_model_config(asked.config)
+                if not config.HasField("traffic") and before.HasField("traffic"):
+                    config.traffic.CopyFrom(before.traffic)
+                exclude(config, map(int, model.quarantined))
+            config.name, config.base_path = model.name, before.base_path
+            if asked.HasField("base_path"):
+                config.base_path = asked.base_path
+            self.check(config)
+            partition = model.partition
+            if asked.HasField("partition"):
+                partition = asked.partition
+            return replace(
+                model,
+                config=config_text(config),
+                partition=partition,
+                is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            )
+
+        return update_model(asked.model, changed, "update-model")
+
+    def _set_policy(self, asked: pb.SetPolicyRequest, now: Snapshot) -> Edit:
+        model = required(now.fleet, asked.model)
+        policy = asked.WhichOneof("policy")
+        seen = now.models_seen.get(asked.model, ModelSighting())
+        answers = [each.primary for each in seen.replicas.values() if each.primary]
+        traffic: model_config_pb2.Traffic | None = None
+        if policy == "latest":
+            why = "latest version of"
+        elif policy == "pinned":
+            traffic = model_config_pb2.Traffic(primary=asked.pinned.version)
+            why = f"promote to {asked.pinned.version} of"
+        elif policy == "canary":
+            traffic = model_config_pb2.Traffic(canary=asked.canary.canary)
+            if asked.canary.HasField("primary"):
+                traffic.primary = asked.canary.primary
+            elif answers:
+                traffic.primary = min(answers)
+            else:
+                raise FailedPrecondition(
+                    f"no version of {asked.model} answers; say which is the primary"
+                )
+            why = f"canary {traffic.canary.version} of"
+        elif policy == "rollback":
+            version = _rollback_to(model, asked.rollback, answers)
+            traffic = model_config_pb2.Traffic(primary=version)
+            why = f"rollback to {version} of"
+        else:
+            raise InvalidArgument("a policy is latest, pinned, canary or rollback")
+        self.check(with_traffic(model, traffic))
+        edit = set_traffic(asked.model, traffic, why)
+        if str(edit.version) in model.quarantined:
+            raise FailedPrecondition(how_quarantined(model, str(edit.version)))
+        missing = edit.version is not None and _missing_version(model, edit.version)
+        if not missing:
+            return edit
+        note = f"{missing}; until it is there, what answers now goes on"
+        return replace(edit, notes=(note,))
+
+    def _job(self, asked: pb.AddJobRequest) -> Job:
+        is_ours = bool(asked.num_replicas or asked.max_replicas)
+        if asked.instance not in ("", "prod", "temp"):
+            raise InvalidArgument(f"an instance is prod or temp: {asked.instance!r}")
+        if is_ours and not self.may_run_jobs:
+            raise FailedPrecondition(
+                "nothing here starts servers: tfs hosted up does; or add the address of "
+                "one that runs"
+            )
+        return Job(
+            asked.job,
+            asked.memory_bytes,
+            asked.partition,
+            num_replicas=asked.num_replicas if is_ours else 1,
+            min_replicas=asked.num_replicas if asked.max_replicas else 0,
+            max_replicas=asked.max_replicas,
+            cpus=asked.cpus,
+            is_ours=is_ours,
+            addresses=() if is_ours else (asked.job,),
+            zone=asked.zone,
+            is_temp=asked.instance == "temp",
+        )
+
+
+def _add_version(asked: pb.AddVersionRequest, now: Snapshot, tried: Tried) -> Edit:
+    missing = _missing_version(required(now.fleet, asked.model), asked.version)
+    if missing:
+        raise NotFound(missing)
+    return add_version(asked.model, asked.version, tried)
+
+
+def _set_hints(asked: pb.SetHintsRequest) -> Edit:
+    hints = asked.hints
+
+    def changed(model: HostedModel) -> HostedModel:
+        least, most = model.min_replicas, model.max_replicas
+        number, by_default = model.num_replicas, model.copies_by_default
+        if hints.HasField("min_replicas"):
+            least, most = hints.min_replicas, max(hints.min_replicas, most)
+            number, by_default = least if by_default else number, False
+        if hints.HasField("max_replicas"):
+            most = hints.max_replicas
+        memory_bytes, is_estimate = model.memory_bytes, model.is_estimate
+        if hints.HasField("memory_bytes"):
+            is_estimate = not hints.memory_bytes
+            memory_bytes = hints.memory_bytes or memory_bytes
+        return replace(
+            model,
+            min_replicas=least,
+            max_replicas=most,
+            num_replicas=min(max(number, least), most),
+            copies_by_default=by_default,
+            memory_bytes=memory_bytes,
+            is_estimate=is_estimate,
+            cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
+        )
+
+    return update_model(asked.model, changed, "set-hints")
+
+
+def _refused(request: Any, error: ServingError) -> Edit:
+    def apply(fleet: object) -> Any:
+        raise error
+
+    model, job = getattr(request, "model", ""), getattr(request, "job", "")
+    return Edit(f"{REQUESTS[type(request)]} {model or job}", apply, model, job)
+
+
+def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int]) -> int:
+    if asked.HasField("version"):
+        return asked.version
+    below = [
+        each
+        for each in versions_in(read_config(model).base_path) or ()
+        if answers and each < min(answers) and str(each) not in model.quarantined
+    ]
+    if not below:
+        raise FailedPrecondition(
+            f"no version of {model.name} below the one that answers can be seen from "
+            "here; say which one to return to"
+        )
+    return max(below)
+
+
+def _missing_version(model: HostedModel, version: int) -> str:
+    """Returns that a version is not there, as far as that can be seen from here."""
+    path = read_config(model).base_path
+    versions = versions_in(path)
+    if versions is None or version in versions:
+        return ""
+    there = list_versions(sorted(versions)) or "none"
+    return f"version {version} is not in {path}, which has {there}"
