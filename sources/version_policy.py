@@ -71,7 +71,14 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every version."""
+    """Every version.
+
+    Attributes:
+        besides: Versions that do not count.
+
+    """
+
+    besides: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return "all"
@@ -144,8 +151,8 @@ def choose(
                     break
                 if version not in besides and ready(version):
                     chosen.append(version)
-        case All():
-            chosen = [version for version in sorted(at_hand) if ready(version)]
+        case All(besides):
+            chosen = [v for v in sorted(at_hand) if v not in besides and ready(v)]
         case Specific(wanted):
             named = list(dict.fromkeys(wanted))
             chosen = [version for version in named if ready(version)]

@@ -13,7 +13,6 @@ DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
 
 _NONE_PINNED: Final[frozenset[int]] = frozenset()  # one for all models
-_AS_MANY_AS_THERE_ARE: Final = 1 << 31
 
 MAX_INTERPRETERS: Final = 1024
 """Most interpreters of one model, and of a server."""
@@ -236,7 +235,7 @@ class ModelSettings:
         if besides and isinstance(self.policy, Latest):
             return Latest(self.policy.num, besides)
         if self.excluded_versions and isinstance(self.policy, All):
-            return Latest(_AS_MANY_AS_THERE_ARE, self.excluded_versions)
+            return All(self.excluded_versions)
         if self.excluded_versions and isinstance(self.policy, Specific):
             named = self.policy.versions
             return Specific(tuple(v for v in named if v not in self.excluded_versions))
