@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from managers.serving_map import ServingMap
 from tests.e2e.serving import (
@@ -14,6 +15,7 @@ from tests.e2e.serving import (
     run_command,
     write_whole,
 )
+from tests.models.served import Scale
 from tests.server.environment import config, model
 from tests.server.puppet import PuppetServable
 from tfs.client import Client
@@ -35,6 +37,7 @@ from tfs.core.version.input_statistics import (
     STATISTICS,
 )
 from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.export import Packaging, save
 from tfs.export.publish import Extras
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -291,3 +294,29 @@ def test_skew_without_recorded_inputs_fails_the_load(requests: str) -> None:
     )
     with pytest.raises(NotFound, match=STATISTICS):
         validation.check(servable(2, 1.0), "/nowhere")
+
+
+def save_for(base_path: Path, values: list[float]) -> None:
+    """Saves the next version, made for such inputs."""
+    example = {"x": torch.rand(2, 2)}
+    made_for = Packaging(statistics={"x": values})
+    save(Scale(1.0).eval(), example, base_path, packaging=made_for)
+
+
+def test_a_server_refuses_a_version_saved_for_other_inputs(tmp_path: Path) -> None:
+    """The exporter writes the figures, and the config names the limits."""
+    requests = write_requests(tmp_path / "requests", num=MIN_VALUES // 2)
+    base_path, file = tmp_path / "scale", tmp_path / "models"
+    extra = f'validation {{ requests: "{requests}" skew {{ max_out_of_range: 0 }} }}'
+    export_scale(base_path, 1)
+    write_whole(file, config_text("scale", base_path, extra))
+    with Serving(f"--model_config_file={file}") as server:
+        server.wait_for("scale/1 is available")
+        save_for(base_path, [5.0, 7.0])
+        said = server.wait_for("servable_end servable=scale/2.*")
+        assert "skew: x out_of_range 1 > 0" in said
+        save_for(base_path, [0.0, 2.0])
+        server.wait_for("scale/3 is available")
+        code, printed = run_command("models", "--json", f"--address={server.address}")
+        assert (code, "x out_of_range 0" in printed) == (0, True)
+        assert server.stop() == 0
