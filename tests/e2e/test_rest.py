@@ -28,6 +28,7 @@ from tests.certificates import Certificates
 from tests.e2e.rest import Rest
 from tests.e2e.serving import Serving, free_port
 from tests.models.digits import DigitClassifier
+from tfs.cli.main import main
 from tfs.client.arrays import fill_tensor
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -141,6 +142,39 @@ def test_tensors_may_travel_as_they_are(rest: Rest, accept: str) -> None:
             (output,) = response.outputs.values()
             found = np.frombuffer(output.tensor_content, np.float32).reshape(2, 2)
         assert found.tolist() == (2 * rows).tolist()
+
+
+@pytest.mark.parametrize("form", [[], ["msgpack"], ["npy"], ["protobuf"]])
+def test_the_command_predicts_over_http(
+    rest: Rest, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    """``tfs predict --http`` shows what it shows over gRPC, whatever the form."""
+    server = ["--address", rest.base.removeprefix("http://")]
+    asked = ["predict", "scale", "--input", "x=[[1, 2]]", *server, "--http", *form]
+    assert main([*asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["version"], answer["outputs"]) == (2, {"y": [[2, 4]]})
+    assert main([*asked, "--label", "stable"]) == 0
+    assert capsys.readouterr().out.startswith("scale/1 serving_default\n")
+
+
+def test_the_command_says_what_went_wrong_over_http(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server's words, or the flag that would help."""
+    server = ["--address", rest.base.removeprefix("http://")]
+    nobody = ["--address", f"127.0.0.1:{free_port()}"]
+    npy = tmp_path / "x.npy"
+    np.save(npy, np.ones((1, 3), np.float32))
+    for arguments, words in (
+        (["none", *server, "--http"], "Servable not found"),
+        (["scale", *server, "--http", "npy"], "must have shape"),
+        (["scale", *server, "--http", "npy", "--output", "y"], "need --http protobuf"),
+        (["scale", *nobody, "--http"], "--rest_api_port"),
+        (["scale", "--address", rest.base, "--http"], "HOST:PORT"),
+    ):
+        assert main(["predict", "--input", f"x={npy}", *arguments]) == 1
+        assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -546,6 +580,10 @@ def test_who_still_comes_is_served_while_balancers_hear_of_the_end(
         serving.wait_for("scale/2 is available")
         rest = Rest(port, certificates)
         assert rest.ask("/readyz")[0] == 200
+        authority = tmp_path / "authority.pem"
+        authority.write_bytes(certificates.authority)
+        tls = ["--address", f"127.0.0.1:{port}", "--ca", str(authority)]
+        assert main(["predict", "scale", "--input", "x=[[1, 2]]", "--http", *tls]) == 0
         serving.process.send_signal(signal.SIGTERM)
         serving.wait_for("draining")
         assert rest.ask("/readyz")[0] == 503

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from tfs.client.arrays import as_array, as_bytes, fill_tensor, read_tensor
@@ -248,9 +249,23 @@ def _read_metadata(message: bytes) -> ModelMetadata:
     signatures = get_model_metadata_pb2.SignatureDefMap.FromString(
         response.metadata["signature_def"].value
     )
+    return _metadata(response.model_spec, signatures)
+
+
+def read_metadata_document(document: Mapping[str, Any]) -> ModelMetadata:
+    """Returns what the REST API's JSON says of a version's signatures."""
+    spec = json_format.ParseDict(document["model_spec"], model_pb2.ModelSpec())
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    json_format.ParseDict(document["metadata"]["signature_def"], signatures)
+    return _metadata(spec, signatures)
+
+
+def _metadata(
+    spec: model_pb2.ModelSpec, signatures: get_model_metadata_pb2.SignatureDefMap
+) -> ModelMetadata:
     return ModelMetadata(
-        response.model_spec.name,
-        _version(response.model_spec),
+        spec.name,
+        _version(spec),
         {
             name: SignatureInfo(
                 each.method_name,

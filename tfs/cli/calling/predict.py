@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import threading
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import Subparsers, seconds, version_number
 from tfs.cli.calling.inputs import HELP, jsonable, read_inputs
+from tfs.cli.calling.over_http import DEFAULT_HTTP_ADDRESS, FORMS, HttpModels
 from tfs.cli.connection import add_connection_arguments, connect
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound, ServingError, Unavailable
@@ -25,6 +27,7 @@ examples
   tfs predict scale --input 'x=[[1, 2], [3, 4]]' --version 2 --json
   tfs predict digits --input images=images.npy --label stable --output scores
   tfs predict cats --input image=@cat.jpg --wait 60
+  tfs predict digits --http npy --input images=images.npy
   tfs predict texts --input '{"text": ["a b", {"b64": "/w=="}], "limit": [[3], [4]]}'
 """
 
@@ -63,13 +66,25 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="S",
         help="wait so long until the model is served (alone: 60)",
     )
+    parser.add_argument(
+        "--http",
+        nargs="?",
+        choices=FORMS,
+        const="protobuf",
+        help="send it to the REST port (--address, by default "
+        f"{DEFAULT_HTTP_ADDRESS}) in this form (alone: protobuf)",
+    )
     add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    with connect(arguments) as client:
+    with (
+        contextlib.nullcontext(HttpModels(arguments))
+        if arguments.http
+        else connect(arguments)
+    ) as client:
         if arguments.wait:
             wait_until_served(client, arguments, MonotonicClock())
         dtypes = _dtypes(client, arguments)
@@ -86,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def wait_until_served(
-    client: Client, arguments: argparse.Namespace, clock: Clock
+    client: Client | HttpModels, arguments: argparse.Namespace, clock: Clock
 ) -> None:
     """Blocks until the server describes the model that is asked for.
 
@@ -112,7 +127,9 @@ def wait_until_served(
             return
 
 
-def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:
+def _dtypes(
+    client: Client | HttpModels, arguments: argparse.Namespace
+) -> Mapping[str, str]:
     """Returns the dtypes that the inputs should have, as far as the server tells."""
     try:
         found = client.metadata(

@@ -79,10 +79,10 @@ def _tensor(value: Mapping[str, Any]) -> TensorView:
         raise InvalidArgument(str(error)) from None
 
 
-def write_msgpack(outputs: Mapping[str, TensorView]) -> bytes:
-    """Returns the reply in MessagePack: ``{"outputs": {name: tensor}}``. Thread-safe."""
+def write_msgpack(tensors: Mapping[str, TensorView], key: str = OUTPUTS) -> bytes:
+    """Returns a document in MessagePack: ``{key: {name: tensor}}``. Thread-safe."""
     packed: dict[str, Any] = {}
-    for name, view in outputs.items():
+    for name, view in tensors.items():
         if view.dtype is STRING:
             packed[name] = nested_strings(view.strings, view.shape)
         else:
@@ -91,8 +91,8 @@ def write_msgpack(outputs: Mapping[str, TensorView]) -> bytes:
                 "shape": list(view.shape),
                 "data": bytes(view.buffer),
             }
-    packer: bytes = msgpack.packb({OUTPUTS: packed})
-    return packer
+    document: bytes = msgpack.packb({key: packed})
+    return document
 
 
 def write_msgpacks(
@@ -175,19 +175,19 @@ def _npy_head(head: bytes) -> _NpyHead:
     return _NpyHead(dtype, own, tuple(shape), is_fortran, size_bytes)
 
 
-def write_npy(outputs: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
-    """Returns the head and the elements of one output as a ``.npy`` file. Thread-safe.
+def write_npy(tensors: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
+    """Returns the head and the elements of one tensor as a ``.npy`` file. Thread-safe.
 
     Raises:
-        Unimplemented: There are several outputs, or their type is none of NumPy's.
+        Unimplemented: There are several tensors, or its type is none of NumPy's.
 
     """
-    if len(outputs) != 1:
+    if len(tensors) != 1:
         raise Unimplemented(
-            f"there are {len(outputs)} outputs, and a .npy file holds one; accept "
-            "application/msgpack or application/json"
+            f"a .npy file holds one tensor, not {len(tensors)}; application/msgpack and "
+            "application/json hold more"
         )
-    (view,) = outputs.values()
+    (view,) = tensors.values()
     name = _numpy_name(view.dtype)
     return _written_npy_head(name, view.shape), view.buffer
 
@@ -219,5 +219,5 @@ def _written_npy_head(name: str, shape: tuple[int, ...]) -> bytes:
 
 def _numpy_name(dtype: DType) -> str:
     if dtype is STRING or dtype is BFLOAT16 or dtype.name.startswith("float8"):
-        raise Unimplemented(f"NumPy has no {dtype.name}; accept application/msgpack")
+        raise Unimplemented(f"NumPy has no {dtype.name}; application/msgpack has")
     return dtype.name
