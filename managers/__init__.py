@@ -15,8 +15,7 @@ from managers.caching_manager import (
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.static_manager import StaticManager, StaticManagerBuilder
-from managers.version_policy.availability_preserving import availability_preserving
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import availability_preserving, resource_preserving
 from managers.versions.retry import RetryOptions
 
 __all__ = [

@@ -28,12 +28,15 @@ from managers.loading.version_executor import PATIENCE_S, VersionExecutor
 from managers.serving_map import Handle, ServingMap
 from managers.steps.action_queue import ActionOrder, ActionQueue
 from managers.steps.driver import Driver
-from managers.steps.inbox import Aspired, Inbox
+from managers.steps.inbox import Aspired, Inbox, reconcile
 from managers.steps.planner import Planner, unload_everything
-from managers.steps.reconciliation import reconcile
 from managers.steps.retrier import Retrier
-from managers.version_policy.action import Action, ActionKind, TransitionPolicy
-from managers.version_policy.availability_preserving import availability_preserving
+from managers.transition_policy import (
+    Action,
+    ActionKind,
+    TransitionPolicy,
+    availability_preserving,
+)
 from managers.versions.harness_state import COMING_STATES, HarnessSnapshot, HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoadStatus, Version

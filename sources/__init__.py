@@ -6,17 +6,18 @@ docs/managers.md shows one in front of a manager.
 from sources.adapter import (
     ErrorInjectingSourceAdapter,
     IdentitySourceAdapter,
+    LoaderSourceAdapter,
     PrefixStoragePathAdapter,
     UnarySourceAdapter,
 )
-from sources.chain import SourceChain
+from sources.chain import SourceChain, StaticSource, static_storage_path_source
 from sources.file_system import FileSystemSource
-from sources.file_system_options import FileSystemSourceOptions
-from sources.loader_adapter import LoaderSourceAdapter
 from sources.router import DynamicSourceRouter, StaticSourceRouter
-from sources.servable_to_monitor import ServableToMonitor
-from sources.static import StaticSource, static_storage_path_source
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import (
+    FileSystemSourceOptions,
+    ServableToMonitor,
+    StoragePath,
+)
 from sources.version_policy import All, Latest, Specific
 
 __all__ = [

@@ -14,8 +14,7 @@ from typing import Final
 from sources.agenda import Look
 from sources.decision import Versions, decide
 from sources.listing import Listing, Remembered, SeenVersion
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import list_versions
 from tfs.core.servable_data import AspiredVersions
 

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from sources.listing import Listing
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific, list_versions
 from tfs.core.servable_data import AspiredVersions, ServableData
 

@@ -28,14 +28,17 @@ from typing import Final, Self
 
 from sources.agenda import REPOSITORY, Agenda, Look, directory_of
 from sources.aspired_stream import AspiredStream
-from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.listing import BasePathLister, Listing, Remembered, unreadable
 from sources.model_repository import ModelRepository, RepositoryLook
 from sources.remote.storage import AnyFileSystem, is_remote
-from sources.servable_to_monitor import ServableToMonitor
+from sources.servable_to_monitor import (
+    FileSystemSourceOptions,
+    ServableToMonitor,
+    StoragePath,
+    by_name,
+)
 from sources.storage.file_system import FileSystem
 from sources.storage.storage_threads import PATIENCE_S, StorageThreads
-from sources.storage_path import StoragePath
 from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound

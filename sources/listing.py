@@ -15,11 +15,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sources.file_system_options import FileSystemSourceOptions
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage.file_system import Contents, FileSystem, why
-from sources.storage.version_contents import what_is_missing, why_no_version
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import (
+    FileSystemSourceOptions,
+    ServableToMonitor,
+    StoragePath,
+)
+from sources.storage.file_system import FileSystem, why
+from sources.storage.version_contents import Contents, what_is_missing, why_no_version
 from sources.version_policy import (
     WHAT_A_VERSION_IS,
     Specific,
@@ -325,7 +327,7 @@ class _VersionDirectories:
         elif not has_any:
             self.problems.append(
                 f"no version of {self.servable.name} under {self._base_path}: "
-                + why_no_version(self.file_system, self._base_path)
+                + why_no_version(self.file_system.is_file, self._base_path)
             )
 
     def note_broken(self, paths: Mapping[int, str]) -> None:

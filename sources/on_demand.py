@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
 

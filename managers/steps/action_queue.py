@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from managers.version_policy.action import Action, ActionKind
+from managers.transition_policy import Action, ActionKind
 
 ActionOrder: TypeAlias = Callable[[Action], int]
 """A sort key for the actions of a step; the smallest is begun first."""

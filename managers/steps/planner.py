@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from managers.loading.version_executor import VersionExecutor
-from managers.version_policy.action import (
+from managers.transition_policy import (
     Action,
     ActionKind,
     TransitionPolicy,

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from sources.servable_to_monitor import StoragePath
 from sources.storage.file_system import why
-from sources.storage_path import StoragePath
 from tfs.core.errors import (
     DataLoss,
     FailedPrecondition,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from sources.remote.cache import VersionCache
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import FailedPrecondition
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from sources.storage.file_system import Contents, FileSystem
-from sources.storage.local_storage import LocalFileSystem
-from sources.storage.version_inventory import IGNORED_FOLDERS
+from sources.storage.file_system import FileSystem, LocalFileSystem
+from sources.storage.version_contents import IGNORED_FOLDERS, Contents
 from tfs.core.version.manifest import MANIFEST
 
 # The names under which stores tell when an object was written, and its digest.

@@ -1,44 +1,17 @@
-"""What a source has to know of the storage of versions."""
+"""What a source has to know of the storage of versions, and the directories of this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import functools
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The contents of a version directory at one moment. Immutable.
-
-    Attributes:
-        names: Its files and folders, top level only.
-        fingerprint: Differs whenever a file was added, removed, renamed, resized
-            or written again, or can be read now and could not before; also where times
-            and sizes are the same, if the manifest differs or another directory is
-            linked to. ``__pycache__`` does not count, because importing a version's
-            code must not look like a change of the version.
-        newest_change_s: When anything in it last changed, seconds since the epoch
-            by the clock of the storage; None if the storage cannot tell.
-        is_barred: Whether a file in it may not be read.
-        is_linked: Whether its path, or something in it, is a link. Changes where that
-            leads raise no event here.
-        has_manifest: Whether a manifest is among its files; None if that was not looked
-            at.
-        changes: Differs also if a file was replaced by one of the same size and time, or
-            its rights changed; empty if the storage cannot tell.
-        folders: The paths of the directory and of those below it, which may be watched.
-
-    """
-
-    names: frozenset[str]
-    fingerprint: str
-    newest_change_s: float | None = None
-    is_barred: bool = False
-    is_linked: bool = False
-    has_manifest: bool | None = None
-    changes: str = ""
-    folders: tuple[str, ...] = ()
+from sources.storage.version_contents import Contents, VersionInventory, is_directory
 
 
 class FileSystem(Protocol):
@@ -81,3 +54,161 @@ class FileSystem(Protocol):
 def why(error: OSError) -> str:
     """Returns the system's words for the error, without the path they may carry."""
     return error.strerror or str(error) or type(error).__name__
+
+
+# A change made on another machine raises no inotify event here (NFS and its kin),
+# or may raise none (FUSE and pass-through mounts of virtual machines).
+SILENT_FILE_SYSTEMS: Final = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre",
+        "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs",
+        "vmhgfs",
+    }
+)  # fmt: skip
+
+_MOUNTS_KEPT_S: Final = 1.0
+# The kernel's limit, too: links that form a circle lead nowhere.
+_MAX_NUM_LINKS: Final = 40
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def read_mountinfo() -> str:
+    """Returns the kernel's list of this process's mounts, empty without one."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(
+            encoding="utf-8", errors="surrogateescape"
+        )
+    except OSError:
+        return ""
+
+
+class LocalFileSystem:
+    """The machine's own files. Thread-safe.
+
+    Args:
+        mountinfo: Returns what ``/proc/self/mountinfo`` contains; asked again when a
+            second has passed, because a thousand base paths ask.
+        now: The time, in seconds.
+
+    """
+
+    def __init__(
+        self,
+        mountinfo: Callable[[], str] = read_mountinfo,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_mountinfo = mountinfo
+        self._now = now
+        self._mounts_at_s: tuple[str, float] | None = None  # replaced as a whole
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the directories in ``path``, links to directories included.
+
+        A link that leads in a circle, or to where this user may not look, is left out.
+        """
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if is_directory(entry)]
+
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the names of the links in ``path`` that lead to nothing."""
+        with os.scandir(path) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if entry.is_symlink() and not os.path.exists(entry.path)
+            ]
+
+    def is_file(self, path: str) -> bool:
+        """Whether a regular file, or a link to one, lies at ``path``."""
+        return os.path.isfile(path)
+
+    def contents(self, path: str) -> Contents:
+        """Returns what lies in a version directory; see :class:`VersionInventory`.
+
+        Raises:
+            OSError: It cannot be read, or holds far more than a version.
+
+        """
+        return VersionInventory(path, self.gives_events).take()
+
+    def _mountinfo(self) -> str:
+        known, now_s = self._mounts_at_s, self._now()
+        if known is None or now_s >= known[1] + _MOUNTS_KEPT_S:
+            known = self._mounts_at_s = self._read_mountinfo(), now_s
+        return known[0]
+
+    def place(self, path: str) -> str:
+        """Returns the mount point of a network file system, empty for a disk."""
+        return silent_mount(self._mountinfo(), path)
+
+    def gives_events(self, path: str) -> bool:
+        """Whether ``path`` lies on a file system that inotify sees every change of."""
+        return not silent_mount(self._mountinfo(), path)
+
+
+def silent_mount(mountinfo: str, path: str) -> str:
+    """Returns the mount point that ``path`` leads to if that mount gives no events.
+
+    It returns an empty string if the mount gives events. Links are followed up to that
+    mount, but nothing on it is touched, because a dead mount does not answer.
+
+    Args:
+        mountinfo: Contents of ``/proc/self/mountinfo``. Of several mounts at one point,
+            the last one hides the others.
+        path: Absolute.
+
+    """
+    at, left = "", path
+    for _ in range(_MAX_NUM_LINKS):
+        point, kind = _mount_of(mountinfo, f"{at}/{left}")
+        if kind in SILENT_FILE_SYSTEMS or kind.startswith("fuse"):
+            return point
+        link = _first_link(at, left)
+        if link is None:
+            return ""
+        at, left = link
+    return ""
+
+
+def _first_link(at: str, left: str) -> tuple[str, str] | None:
+    """Follows the first link on the way; returns where it leads and what is left."""
+    names = deque(left.split("/"))
+    while names:
+        name = names.popleft()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = at.rpartition("/")[0]
+            continue
+        below = f"{at}/{name}"
+        try:
+            target = os.readlink(below)
+        except (OSError, ValueError):  # no link, nothing at all, or no path
+            at = below
+            continue
+        rest = "/".join([target, *names])
+        return ("" if target.startswith("/") else at), rest
+    return None
+
+
+def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:
+    """Returns the mount point above a path, without following links, and its type."""
+    path = os.path.normpath(path).replace("//", "/")
+    for point, kind in _mounts(mountinfo):
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            return point, kind
+    return "", ""
+
+
+@functools.lru_cache(maxsize=1)  # it rarely changes, and a thousand base paths ask
+def _mounts(mountinfo: str) -> list[tuple[str, str]]:
+    """Returns mount points with their types; the first that fits a path is right."""
+    mounts = []
+    for line in mountinfo.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields = left.split(" ")
+        if dash and len(fields) >= 5:
+            point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+            mounts.append((point, right.split(" ", 1)[0]))
+    mounts.reverse()  # of several mounts at one point the last one counts
+    return sorted(mounts, key=lambda mount: -len(mount[0]))

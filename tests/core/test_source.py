@@ -12,9 +12,9 @@ from sources.adapter import (
     IdentitySourceAdapter,
     UnarySourceAdapter,
 )
+from sources.chain import StaticSource
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor
-from sources.static import StaticSource
 from tests.core.conformance import (
     ADAPTER_CHECKS,
     SOURCE_CHECKS,

@@ -11,7 +11,7 @@ from managers.aspired_versions_manager import (
 )
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import (

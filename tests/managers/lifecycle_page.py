@@ -142,7 +142,7 @@ def lifecycle_page() -> str:
             "",
             "`availability_preserving` (default) loads first, then unloads;",
             "`resource_preserving` unloads first. Each case of theirs is a row of the",
-            "tables in `tests/managers/version_policy/`, under upstream's name where it",
+            "tables in `tests/managers/transition_policy/`, under upstream's name where it",
             "has one.",
             "",
         ]

@@ -10,9 +10,12 @@ import pytest
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
 from managers.serving_map import Handle, ServingMap
-from managers.version_policy.action import Action, TransitionPolicy
-from managers.version_policy.availability_preserving import availability_preserving
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import (
+    Action,
+    TransitionPolicy,
+    availability_preserving,
+    resource_preserving,
+)
 from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.retry import RetryOptions
 from managers.versions.version import Version

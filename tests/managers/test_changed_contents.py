@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools, saving
 from tfs.core.errors import (

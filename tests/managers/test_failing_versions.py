@@ -9,12 +9,11 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
-from managers.version_policy.action import Action
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import Action, resource_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools
-from tests.managers.version_policy.tables import meaning
+from tests.managers.transition_policy.tables import meaning
 from tfs.core.errors import DataLoss, InvalidArgument, Unavailable
 from tfs.testing.fake_loader import FakeLoader
 

@@ -18,7 +18,7 @@ from managers.aspired_versions_manager import (
 from managers.loading.freed_memory import TRIM_INTERVAL_S
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Pools, executor
 from tfs.core.errors import InvalidArgument, Unavailable

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.version_policy.action import Action
-from managers.version_policy.availability_preserving import availability_preserving
+from managers.transition_policy import Action, availability_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment
 from tfs.testing.sequencer import Sequencer

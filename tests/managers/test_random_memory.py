@@ -8,7 +8,7 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.harness_state import HarnessState
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools
 from tfs.core.errors import ResourceExhausted, Unavailable

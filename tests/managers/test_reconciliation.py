@@ -1,9 +1,8 @@
-"""managers.steps.reconciliation."""
+"""managers.steps.inbox."""
 
 from __future__ import annotations
 
-from managers.steps.inbox import Aspired
-from managers.steps.reconciliation import Reconciliation, reconcile
+from managers.steps.inbox import Aspired, Reconciliation, reconcile
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version

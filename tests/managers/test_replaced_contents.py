@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from managers.steps.planner import replaced_contents
-from tests.managers.version_policy.tables import versions
+from tests.managers.transition_policy.tables import versions
 
 CASES = {
     "the newest stays": ("1 READY f, 1b READY f", [1]),

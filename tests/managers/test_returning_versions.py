@@ -8,10 +8,10 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving
-from tests.managers.version_policy.tables import meaning
+from tests.managers.transition_policy.tables import meaning
 from tfs.core.errors import (
     Code,
     DataLoss,

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.version_policy.action import Action
-from managers.version_policy.availability_preserving import availability_preserving
+from managers.transition_policy import Action, availability_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment, Pools
 

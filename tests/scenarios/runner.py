@@ -33,8 +33,7 @@ from pathlib import Path
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.resource_tracker import ResourceTracker
-from managers.version_policy.availability_preserving import availability_preserving
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import availability_preserving, resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import Environment, Pools
 from tfs.core.errors import BY_CODE, Code, FailedPrecondition, ServingError

@@ -12,8 +12,7 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.measuring.profiles import Profiles
+from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.servables.registry import default_registry
 from tfs.servables.version_loader import VersionLoader

@@ -13,7 +13,7 @@ from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.versions.retry import RetryOptions
 from sources.file_system import FileSystemSourceOptions
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tests.server.puppet import PuppetLoader, PuppetServable, floats
 from tfs.core.errors import DataLoss, ServingError
 from tfs.core.event_bus import EventBus

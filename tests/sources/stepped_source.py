@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Latest, VersionPolicy
 from tfs.core.servable_id import ServableId
 from tfs.core.source import connect

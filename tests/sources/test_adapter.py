@@ -13,7 +13,7 @@ from sources.adapter import (
     UnarySourceAdapter,
     join_path,
 )
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import Code, InvalidArgument, Unavailable, Unknown
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId

@@ -8,8 +8,7 @@ import pytest
 
 from sources.decision import Versions, decide
 from sources.listing import Listing
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId

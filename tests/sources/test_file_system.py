@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from sources.version_policy import All, Latest, Specific, VersionPolicy
 from tests.sources.stepped_source import World, monitor, world
 from tfs.core.errors import InvalidArgument, NotFound

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Latest
 from tfs.core.clock import MonotonicClock
 from tfs.core.servable_data import AspiredVersions

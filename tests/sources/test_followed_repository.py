@@ -8,8 +8,7 @@ import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import All
 from tfs.core.errors import InvalidArgument
 from tfs.core.source import connect

@@ -11,10 +11,9 @@ import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage.file_system import Contents
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.storage.storage_threads import StorageThreads
-from sources.storage_path import StoragePath
+from sources.storage.version_contents import Contents
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem

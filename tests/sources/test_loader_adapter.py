@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sources.loader_adapter import LoaderSourceAdapter, MadeLoader
+from sources.adapter import LoaderSourceAdapter, MadeLoader
 from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
 from tfs.core.servable_data import AspiredVersions, ServableData

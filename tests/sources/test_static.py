@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sources.static import StaticSource, static_storage_path_source
-from sources.storage_path import StoragePath
+from sources.chain import StaticSource, static_storage_path_source
+from sources.servable_to_monitor import StoragePath
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import connect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 

@@ -9,7 +9,7 @@ import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tests.sources.stepped_source import monitor
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock

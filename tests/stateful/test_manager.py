@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import Environment, Pools
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unavailable

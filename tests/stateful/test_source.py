@@ -17,8 +17,7 @@ from hypothesis.stateful import (
 )
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import All, Latest, Specific, VersionPolicy, choose
 from tfs.core.servable_data import AspiredVersions
 from tfs.testing.fake_clock import FakeClock

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sources.storage.file_system import FileSystem
-from sources.storage.local_storage import LocalFileSystem
+from sources.storage.file_system import FileSystem, LocalFileSystem
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 

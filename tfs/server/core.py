@@ -14,9 +14,11 @@ from dataclasses import replace
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
-from managers.version_policy.action import Action
-from managers.version_policy.availability_preserving import availability_preserving
-from managers.version_policy.resource_preserving import resource_preserving
+from managers.transition_policy import (
+    Action,
+    availability_preserving,
+    resource_preserving,
+)
 from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.version import LoadStatus
 from sources.servable_to_monitor import ServableToMonitor

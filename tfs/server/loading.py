@@ -15,7 +15,7 @@ from managers.aspired_versions_manager import (
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
-from sources.file_system_options import FileSystemSourceOptions
+from sources.servable_to_monitor import FileSystemSourceOptions
 from sources.storage.storage_threads import StorageThreads
 from sources.storage.version_contents import KNOWN_PLATFORMS
 from tfs.core.clock import Clock

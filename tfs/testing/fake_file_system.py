@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sources.storage.file_system import Contents
+from sources.storage.version_contents import Contents
 from tfs.core.clock import Clock
 
 

@@ -30,7 +30,7 @@ from tfs.core.servable_id import ServableId
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.servables.model_processes import processes_of
+from tfs.servables.loaded_version import processes_of
 from tfs.testing.patience import PATIENCE_S
 
 X = {"x": floats((1, 2))}

@@ -1,4 +1,4 @@
-"""tfs.servables.measuring.profiles."""
+"""tfs.servables.measuring.profiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.threads import run_together
 from tfs.core.version.model_profile import ModelProfile
-from tfs.servables.measuring.profiles import Profiles
+from tfs.servables.measuring.profiler import Profiles
 
 PROFILE = ModelProfile(code_digest="abc", load_s=0.25)
 

@@ -26,8 +26,8 @@ from tfs.export import Signature, save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.model_archive import TorchScript
 from tfs.servables.platforms.torch_export import TorchExport, read_exported_signature
-from tfs.servables.platforms.torchscript import TorchScript
 
 PIXELS = torch.rand(2, 64)
 QUICK_TO_COMPILE = {

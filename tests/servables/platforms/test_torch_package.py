@@ -36,10 +36,9 @@ from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.probe_subject import ProbeSubject
-from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.measuring.profiles import Profiles
+from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LoadContext
-from tfs.servables.platforms.torch_package import TorchPackage
+from tfs.servables.platforms.model_archive import TorchPackage
 from tfs.servables.version_loader import VersionLoader
 
 EXAMPLE = torch.rand(2, 64)

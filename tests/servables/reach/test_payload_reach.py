@@ -11,10 +11,9 @@ import torch
 
 from tests.models import dlrm
 from tfs.export import save, save_python
+from tfs.servables.platforms.model_archive import TorchPackage, TorchScript
 from tfs.servables.platforms.python_model import PythonModel
 from tfs.servables.platforms.torch_export import TorchExport
-from tfs.servables.platforms.torch_package import TorchPackage
-from tfs.servables.platforms.torchscript import TorchScript
 from tfs.servables.reach.source_reach import why_folder, why_package
 
 SERVABLE = """

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import BinaryIO
 
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.version.manifest import FileEntry, Manifest
 from tfs.core.version.signature_json import signature_from_json
 

@@ -11,14 +11,13 @@ from managers.aspired_versions_manager import (
 )
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
+from sources.adapter import LoaderSourceAdapter
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.loader_adapter import LoaderSourceAdapter
 from sources.remote.cache import VersionCache, VersionCacheOptions
 from sources.remote.fetching_loader import FetchingLoader
 from sources.remote.storage import AnyFileSystem, RemoteFileSystem
-from sources.servable_to_monitor import ServableToMonitor
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from tests.sources.remote.fake_remote import SIGNATURE
 from tfs.core.event_bus import EventBus
 from tfs.core.loader import Loader

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from sources.remote.cache import VersionCache, VersionCacheOptions
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tests.sources.remote.fake_remote import SIGNATURE, FakeRemote
 from tests.threads import run_together
 from tfs.core.errors import (

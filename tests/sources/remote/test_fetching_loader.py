@@ -12,7 +12,7 @@ import pytest
 from sources.remote.cache import VersionCache, VersionCacheOptions
 from sources.remote.fetching_loader import FetchingLoader
 from sources.remote.storage import RemoteFileSystem
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tests.sources.remote.fake_remote import FakeRemote
 from tests.sources.remote.remote_chain import PathLoader, Server, upload
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable

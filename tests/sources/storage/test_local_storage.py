@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sources.storage import version_inventory
-from sources.storage.local_storage import LocalFileSystem
+from sources.storage import version_contents
+from sources.storage.file_system import LocalFileSystem
 from tfs.core.version.manifest import MANIFEST
 
 FILES = LocalFileSystem()
@@ -160,7 +160,7 @@ def test_what_lies_behind_a_link_in_a_version_counts(
     (store / "deep" / "words").write_text("a")
     prints.append(FILES.contents(str(version)))
     with monkeypatch.context() as patch:
-        patch.setattr(version_inventory, "_may_read", lambda path: "words" not in path)
+        patch.setattr(version_contents, "_may_read", lambda path: "words" not in path)
         prints.append(FILES.contents(str(version)))
         assert prints[-1].is_barred
     store.rename(tmp_path / "old")
@@ -177,7 +177,7 @@ def test_far_too_much_behind_a_link_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version that links to a data set is served all the same, and looked at quickly."""
-    monkeypatch.setattr(version_inventory, "MAX_LINKED_ENTRIES", 3)
+    monkeypatch.setattr(version_contents, "MAX_LINKED_ENTRIES", 3)
     (tmp_path / "data").mkdir()
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "data").symlink_to(tmp_path / "data")
@@ -210,7 +210,7 @@ def test_contents_change_when_a_file_can_be_read_at_last(
     """Whoever mends permissions writes nothing, and wants the version all the same."""
     (tmp_path / "model.pt").write_bytes(b"a")
     after = FILES.contents(str(tmp_path))
-    monkeypatch.setattr(version_inventory, "_may_read", lambda path: False)
+    monkeypatch.setattr(version_contents, "_may_read", lambda path: False)
     before = FILES.contents(str(tmp_path))
     assert before.fingerprint != after.fingerprint
     assert (before.is_barred, after.is_barred) == (True, False)
@@ -358,7 +358,7 @@ def test_what_holds_far_too_much_is_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A numbered folder of a data set must not be walked through at every look."""
-    monkeypatch.setattr(version_inventory, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(version_contents, "MAX_ENTRIES", 3)
     for name in "abc":
         (tmp_path / name).mkdir()
     assert LocalFileSystem().contents(str(tmp_path)).names == {"a", "b", "c"}

@@ -25,8 +25,7 @@ from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.interpreter import StageableModel
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.joining.batching_report import QueueReport
-from tfs.servables.loaded_version import LoadedVersion
-from tfs.servables.model_processes import processes_of
+from tfs.servables.loaded_version import LoadedVersion, processes_of
 from tfs.server.admin.message_fields import fill_error, histogram
 from tfs.server.system.processes import started_s
 

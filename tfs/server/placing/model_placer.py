@@ -19,7 +19,7 @@ from sources.adapter import Convert
 from sources.remote.cache import VersionCache
 from sources.remote.fetching_loader import FetchingLoader
 from sources.remote.storage import is_remote, local_path
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor, ThreadExecutor
@@ -35,8 +35,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.measuring.profiles import Profiles
+from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.servables.registry import default_registry
 from tfs.server.model_settings import DETECT, ConfiguredBackend, RuntimeSettings

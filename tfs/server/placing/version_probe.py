@@ -11,7 +11,7 @@ from typing import Final
 from managers.loading.resource_tracker import ResourceTracker
 from sources.remote.cache import VersionCache
 from sources.remote.storage import AnyFileSystem
-from sources.storage_path import StoragePath
+from sources.servable_to_monitor import StoragePath
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -27,11 +27,9 @@ from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
 from tfs.handlers.operating.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.loaded_version import LoadedVersion, processes_of
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.measuring.profiles import Profiles
-from tfs.servables.model_processes import processes_of
+from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LoadContext
 from tfs.server.config.server_config import read_model
 from tfs.server.model_settings import ModelSettings, RuntimeSettings

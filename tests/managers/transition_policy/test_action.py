@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from managers.version_policy.action import aspired_new
-from tests.managers.version_policy.tables import versions
+from managers.transition_policy import aspired_new
+from tests.managers.transition_policy.tables import versions
 
 
 def test_nothing_new_is_aspired() -> None:

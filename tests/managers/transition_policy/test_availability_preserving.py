@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.version_policy.action import ActionKind
-from managers.version_policy.availability_preserving import availability_preserving
+from managers.transition_policy import ActionKind, availability_preserving
 from managers.versions.harness_state import HarnessSnapshot, HarnessState
-from tests.managers.version_policy.tables import (
+from tests.managers.transition_policy.tables import (
     answer,
     meaning,
     one_by_one,

@@ -1,4 +1,4 @@
-"""Platform ``torch_package``: a torch.package archive, ``model.pt``."""
+"""Platforms ``torchscript`` and ``torch_package``: archives that torch wrote, ``model.pt``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archive import (
+    CODE_FACTOR,
     ArchiveKind,
     archive_resources,
     inspect_archive,
@@ -23,6 +24,49 @@ from tfs.servables.reach.source_reach import why_package
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"
+
+
+class TorchScript:
+    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+
+    name: Final = "torchscript"
+
+    def recognizes(self, path: str) -> bool:
+        return is_archive_of(os.path.join(path, FILE), ArchiveKind.TORCHSCRIPT)
+
+    def runs_code(self, path: str) -> bool:
+        """Returns False, as TorchScript's interpreter has no access to the system."""
+        return False
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        return VersionLoader(path, self, context)
+
+    def describe(self, path: str) -> VersionDescription:
+        """Returns the manifest's description, or ``signatures.json``'s."""
+        return describe(path, self.name, self._own)
+
+    def estimate(self, path: str) -> ResourceAllocation:
+        """Returns the size of the tensors, and of the file while it is read."""
+        contents = inspect_archive(os.path.join(path, FILE))
+        if contents.kind is not ArchiveKind.TORCHSCRIPT:
+            raise wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT)
+        return ResourceAllocation.ram(
+            contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
+            contents.size_bytes,
+        )
+
+    def why_apart(self, path: str) -> str:
+        return ""
+
+    def _own(self, path: str) -> VersionDescription:
+        if not os.path.isfile(os.path.join(path, SIGNATURES)):
+            raise InvalidArgument(
+                "TorchScript does not tell names and shapes of its outputs: write the "
+                f"version with tfs.export.save, or put a {SIGNATURES} beside it"
+            )
+        return VersionDescription({})
+
+
 _DEFAULT_ENTRY: Final = {"package": "model", "resource": "model.pkl"}
 
 

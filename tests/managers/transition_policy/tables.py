@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from managers.version_policy.action import Action, ActionKind, TransitionPolicy
+from managers.transition_policy import Action, ActionKind, TransitionPolicy
 from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tfs.core.servable_id import ServableId
 
