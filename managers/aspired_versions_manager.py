@@ -50,7 +50,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
 from tfs.core.source import AspiredVersionsCallback
-from tfs.core.system.processor_share import num_processors
+from tfs.core.system.control_groups import num_processors
 
 log = logging.getLogger(__name__)
 

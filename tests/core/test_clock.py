@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
 
-from tfs.core.clock import Clock, MonotonicClock, SteadyClock, steady
+from tfs.core.clock import Clock, MonotonicClock, SteadyClock, join_by, steady
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -90,3 +91,25 @@ def test_steady_clock_tells_the_last_time_while_the_other_fails() -> None:
     broken.is_broken = False
     broken.advance(1.0)
     assert clock.now() == now_s + 1.0
+
+
+@pytest.mark.parametrize("deadline_s", [None, math.inf, 1e300])
+def test_who_has_for_ever_waits_until_the_thread_has_ended(
+    deadline_s: float | None,
+) -> None:
+    """A deadline that no wait can express is no error: it never comes."""
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    assert join_by(thread, deadline_s, FakeClock())
+
+
+def test_a_deadline_that_has_passed_ends_the_wait() -> None:
+    """Who is late is told that the thread still runs."""
+    clock, ending = FakeClock(), threading.Event()
+    thread = threading.Thread(target=ending.wait, daemon=True)
+    thread.start()
+    try:
+        assert not join_by(thread, clock.now() - 1, clock)
+    finally:
+        ending.set()
+    assert join_by(thread, None, clock)

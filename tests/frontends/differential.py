@@ -18,7 +18,7 @@ from tests.core.conformance.transport import MakeTransport
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
 from tfs.frontends.http2.state import ConnectionLimits

@@ -28,7 +28,7 @@ from tfs.core.call import (
 )
 from tfs.core.errors import Code, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.transport import GrpcioOptions, GrpcioTransport
 from tfs.frontends.http2.state import ConnectionLimits

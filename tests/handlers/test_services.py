@@ -32,10 +32,9 @@ from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler
-from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin import admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
-from tfs.handlers.reflection import ReflectionHandler
+from tfs.handlers.reflection import OpenStreams, ReflectionHandler
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.proto.grpc.reflection.v1 import reflection_pb2

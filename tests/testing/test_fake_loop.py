@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.loop.serving_loop import LoopEntry
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
 

@@ -98,3 +98,21 @@ class SteadyClock:
 def steady(clock: Clock) -> SteadyClock:
     """Returns ``clock`` made steady, itself if it is already."""
     return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
+
+
+def join_by(thread: threading.Thread, deadline_s: float | None, clock: Clock) -> bool:
+    """Blocks until a thread has ended; returns whether it had by the deadline.
+
+    Args:
+        thread: Another thread than the caller's.
+        deadline_s: By ``clock``; None and infinity wait as long as it takes.
+        clock: Tells how much time is left.
+
+    """
+    timeout_s = None
+    if deadline_s is not None:
+        # ``join`` raises for a wait of more than some 292 years.
+        left_s = min(deadline_s - clock.now(), threading.TIMEOUT_MAX)
+        timeout_s = max(0.0, left_s)
+    thread.join(timeout_s)
+    return not thread.is_alive()

@@ -2,11 +2,21 @@
 
 One list, so that an exporter, a dashboard and a test spell them alike. A name says its
 unit; a counter's name is what is counted. Stats of a model carry ``model`` and are
-dropped when the model leaves the configuration.
+dropped when the model leaves the configuration. docs/metrics.md and the help of metrics
+print the texts below them (:func:`stat_meanings`).
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from tfs.core.stats import exponential_bounds
@@ -179,3 +189,45 @@ ONLY_GROW: Final = frozenset(
 )
 """Counters, and the gauges that read a count somebody else keeps: what an exporter calls a
 counter. The other gauges say how something is now."""
+
+_TEXT: Final = re.compile(
+    r"(?P<kind>Counter|Gauge|Histogram)(?:, (?P<where>\w+))?: (?P<meaning>.+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatMeaning:
+    """What a stat counts. Immutable.
+
+    Attributes:
+        kind: Counter, Gauge or Histogram.
+        where: The transport that has it; "" if the server has it anyway.
+        text: What is counted, and the labels, in one line.
+
+    """
+
+    kind: str
+    where: str
+    text: str
+
+
+@functools.cache
+def stat_meanings() -> Mapping[str, StatMeaning]:
+    """Returns the meaning of every stat; nothing where the source is not installed."""
+    try:
+        body = ast.parse(inspect.getsource(sys.modules[__name__])).body
+    except OSError:
+        return {}
+    found = {}
+    for definition, text in itertools.pairwise(body):
+        match definition, text:
+            case (
+                ast.AnnAssign(value=ast.Constant(value=str(name))),
+                ast.Expr(value=ast.Constant(value=str(told))),
+            ):
+                parts = _TEXT.fullmatch(" ".join(told.replace("``", "`").split()))
+                if parts is not None:
+                    found[name] = StatMeaning(
+                        parts["kind"], parts["where"] or "", parts["meaning"]
+                    )
+    return MappingProxyType(found)

@@ -28,15 +28,13 @@ from tfs.handlers.model_service import (
     StatusReader,
 )
 from tfs.handlers.oip.infer import InferFormat
-from tfs.handlers.oip.rpc import SERVICE as OIP_SERVICE
-from tfs.handlers.oip.rpc import oip_methods
-from tfs.handlers.oip.service import OipService
-from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.oip.service import SERVICE as OIP_SERVICE
+from tfs.handlers.oip.service import OipService, oip_methods
 from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.operating.admin import Admin, admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.reflection import ReflectionHandler
+from tfs.handlers.reflection import OpenStreams, ReflectionHandler
 from tfs.handlers.request_format import PredictFormat, RequestFormat
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1

@@ -9,14 +9,20 @@ from typing import Final, Protocol, TypeAlias
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.request_reader import RequestView
-from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
+from tfs.core.call import (
+    TRACING,
+    BurstCall,
+    Call,
+    Metadata,
+    begin_trace,
+    is_low_priority,
+)
 from tfs.core.dtype import DType
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.core.tracing import TRACING, begin_trace
 from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.model_gate import PREDICT

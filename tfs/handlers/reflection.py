@@ -19,9 +19,8 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from tfs.core.call import StreamCall
-from tfs.core.errors import Code, ResourceExhausted, ServingError
+from tfs.core.errors import Code, ResourceExhausted, ServingError, Unavailable
 from tfs.handlers.messages import parse
-from tfs.handlers.open_streams import OpenStreams
 
 _MOST_BYTES: Final = 65_536
 """Longest question in bytes. A question names one thing, and is parsed on the serving
@@ -154,3 +153,41 @@ class ReflectionHandler:
     def _add_error(response: Any, code: Code, message: str) -> None:
         response.error_response.error_code = int(code)
         response.error_response.error_message = message
+
+
+class OpenStreams:
+    """Streams that clients keep open between questions. Confined to the serving loop.
+
+    Tools keep such streams open for days. Nobody waits for an answer on one, and a drain
+    that waited for its end would last until the deadline: so it ends them.
+    """
+
+    def __init__(self) -> None:
+        self._calls: set[StreamCall] = set()
+        self._is_closed = False
+
+    def add(self, call: StreamCall) -> bool:
+        """Adds a stream. Returns False, and fails the call, if the server drains."""
+        if self._is_closed:
+            call.fail(Unavailable("the server is shutting down", retry_after_s=1.0))
+            return False
+        self._calls.add(call)
+        call.on_cancel(lambda: self._calls.discard(call))
+        return True
+
+    def finish(self, call: StreamCall) -> None:
+        """Ends a stream whose client will ask no more."""
+        if call in self._calls:
+            self._calls.discard(call)
+            call.finish()
+
+    def fail(self, call: StreamCall, error: ServingError) -> None:
+        """Ends a stream with an error."""
+        self._calls.discard(call)
+        call.fail(error)
+
+    def close(self) -> None:
+        """Ends all streams with OK, after the answers that were sent before."""
+        self._is_closed = True
+        for call in list(self._calls):
+            self.finish(call)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.call import is_low_priority
+from tfs.core.call import TRACING, is_low_priority
 from tfs.core.dtype import (
     FLOAT16,
     FLOAT32,
@@ -31,7 +31,6 @@ from tfs.core.dtype import (
 from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.core.tracing import TRACING
 from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter

@@ -9,8 +9,8 @@ from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall
 from tfs.core.errors import PermissionDenied, ServingError, serving_error
 from tfs.core.executor import Executor
 from tfs.handlers.messages import CONFIG_BYTES, parse
-from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminAccess, AdminFrom
+from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import REQUESTS
 from tfs.hosted.identities import Identities

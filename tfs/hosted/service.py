@@ -19,11 +19,11 @@ from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import HEALTH
-from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService

@@ -27,7 +27,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats

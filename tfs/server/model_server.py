@@ -27,8 +27,8 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.oip.service import OipService
-from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.reflection import OpenStreams
 from tfs.proto.tfs.v1.admin_service_pb2 import GetPageResponse, ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.admin.core_admin import CoreAdmin

@@ -13,7 +13,7 @@ from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.executor import Executor
-from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.loop.serving_loop import LoopEntry
 
 _REST: Final = 10  # the pause after a look, in multiples of its length
 

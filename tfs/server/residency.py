@@ -29,7 +29,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.executor import Executor
-from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState

@@ -26,11 +26,11 @@ class FakeLoop:
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def post(self, fn: Callable[[], None]) -> None:
-        """See :class:`~tfs.core.loop.loop_entry.LoopEntry`."""
+        """See :class:`~tfs.core.loop.serving_loop.LoopEntry`."""
         self._posted.append(fn)
 
     def post_at(self, when_s: float, fn: Callable[[], None]) -> None:
-        """See :class:`~tfs.core.loop.loop_entry.LoopEntry`."""
+        """See :class:`~tfs.core.loop.serving_loop.LoopEntry`."""
         self.timers.append((when_s, fn))
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from tfs.core.loop import loop_watchdog
-from tfs.core.loop.loop_watchdog import LoopWatchdog
+from tfs.core.loop.loop_watchdog import LoopWatchdog, ThreadTimes, ThreadTimesReader
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.core.loop.thread_times import ThreadTimes
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
@@ -155,3 +156,39 @@ def test_the_thread_looks_by_itself_and_ends(
     assert watchdog.num_reports
     assert "go_on.wait" in caplog.text
     assert "loop-watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.fixture
+def reader() -> Iterator[ThreadTimesReader]:
+    reader = ThreadTimesReader()
+    yield reader
+    reader.close()
+
+
+def test_the_kernel_counts_what_a_thread_computes(reader: ThreadTimesReader) -> None:
+    """A thread's times can be read by its number, from any other thread."""
+    ident = threading.get_native_id()
+    before = reader.read(ident)
+    assert before is not None
+    begun_s = time.thread_time()
+    while time.thread_time() - begun_s < 0.02:
+        pass
+    found: list[ThreadTimes | None] = []
+    other = threading.Thread(target=lambda: found.append(reader.read(ident)))
+    other.start()
+    other.join()
+    assert found[0] is not None
+    assert found[0].since(before).ran_s > 0.01
+    assert found[0].since(before).queued_s >= 0.0
+
+
+def test_of_what_is_no_thread_of_this_process_nothing_is_known(
+    reader: ThreadTimesReader,
+) -> None:
+    """As where the kernel counts nothing; another thread can be asked for afterwards."""
+    for _ in range(2):
+        assert reader.read(1 << 30) is None
+    assert reader.read(threading.get_native_id()) is not None
+    reader.close()
+    reader.close()
+    assert reader.read(threading.get_native_id()) is not None

@@ -39,7 +39,7 @@ from tfs.core.call import (
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.connection import Connection

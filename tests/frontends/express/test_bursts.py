@@ -12,7 +12,7 @@ from tests.frontends.express.rig import BURST, FAIL, Rig, head, running
 from tests.frontends.express.wire import HELLO, PATH, data_frame, prefixed
 from tfs.core.call import BurstCall
 from tfs.core.errors import Code, DeadlineExceeded, NotFound
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode, Setting
 from tfs.frontends.http2.state import ConnectionLimits

@@ -21,7 +21,7 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 
 

@@ -22,7 +22,7 @@ from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCa
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.state import ConnectionLimits
 from tfs.testing.patience import PATIENCE_S

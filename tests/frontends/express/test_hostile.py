@@ -28,7 +28,7 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
 

@@ -25,7 +25,7 @@ from tfs.core.call import StreamCall
 from tfs.core.errors import Code
 from tfs.frontends import inflation
 from tfs.frontends.express.call import ExpressCall
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.state import ConnectionLimits

@@ -15,7 +15,7 @@ from tests.frontends.express.wire import PATH, WIDE_HELLO, data_frame, prefixed
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.executor import InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
 from tfs.testing.fake_clock import FakeClock

@@ -9,7 +9,7 @@ from tests.frontends.express.rig import FAIL, HOLD, head, running
 from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
 from tfs.core import stat_names
 from tfs.core.stats import Stats
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
 

@@ -29,7 +29,7 @@ from tests.frontends.scarce_files import files_left
 from tfs.core.call import ListenerOptions
 from tfs.core.executor import InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.session import Session
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames

@@ -25,7 +25,7 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code, NotFound, Unavailable
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.response import HTTP_1_ANSWER

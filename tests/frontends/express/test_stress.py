@@ -23,7 +23,7 @@ from tests.frontends.express.wire import (
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
 from tfs.testing.patience import PATIENCE_S

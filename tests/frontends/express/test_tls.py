@@ -22,7 +22,7 @@ from tests.frontends.express.wire import (
 from tests.frontends.later_executor import LaterExecutor
 from tests.frontends.tls_client import TlsClient, trusting
 from tfs.core.call import TlsOptions
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 
 
 def test_a_reply_goes_before_the_rest_of_a_large_one(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tfs.core.call import ListenerOptions
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
-from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
 from tfs.testing.patience import PATIENCE_S
 

@@ -26,11 +26,11 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.json_room import JsonRoom
 from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.messages import JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, InferFormat
 from tfs.handlers.oip.rest import OipRestHandler
-from tfs.handlers.oip.rpc import INFER, oip_methods
+from tfs.handlers.oip.service import INFER, oip_methods
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import RequestBursts
 from tfs.proto.inference import open_inference_grpc_pb2 as pb

@@ -27,8 +27,8 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
-from tfs.handlers.json_room import JsonRoom
 from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.messages import JsonRoom
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.handler import RestHandler
 from tfs.proto.tensorflow_serving.apis import predict_pb2

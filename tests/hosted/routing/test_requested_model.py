@@ -6,7 +6,7 @@ import pytest
 
 from tfs.codec import wire
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.oip.rpc import INFER
+from tfs.handlers.oip.service import INFER
 from tfs.hosted.routing.requested_model import MULTI_INFERENCE, requested_model
 from tfs.proto.inference import open_inference_grpc_pb2 as oip_pb2
 from tfs.proto.tensorflow_serving.apis import inference_pb2, predict_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.tensors import floats
 from tfs.core.dtype import FLOAT32
 from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.handlers.openapi.document import DescribedModel
+from tfs.handlers.rest.openapi_document import DescribedModel
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page.handler import render
 from tfs.server.page.views import described_view

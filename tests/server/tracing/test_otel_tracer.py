@@ -17,9 +17,8 @@ from tests.tensors import floats
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.tensor import fill_tensor_proto
-from tfs.core.call import Peer
+from tfs.core.call import TRACING, Peer
 from tfs.core.clock import MonotonicClock
-from tfs.core.tracing import TRACING
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import BurstTemplate, RequestBursts
 from tfs.handlers.rest.forms import Form, FormedReplies

@@ -24,10 +24,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
+from typing import Protocol
 
-from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.clock import Clock, MonotonicClock, join_by
 from tfs.core.loop.spin_backoff import SpinBackoff
-from tfs.core.system.thread_join import join_by
 from tfs.core.system.thread_priority import answer_soon
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,22 @@ class Timer:
         if self.fn is not None:
             self.fn = None
             self._loop.note_cancelled_timer()
+
+
+class LoopEntry(Protocol):
+    """The way onto the serving loop. Thread-safe; never blocks.
+
+    Implementors promise: functions run one at a time, on the loop; those that are posted
+    run in posting order. Once the loop is closed they never run.
+    """
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop, soon."""
+        ...
+
+    def post_at(self, when_s: float, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop at a time by its clock, or soon if that has passed."""
+        ...
 
 
 RoundHook = Callable[[float], "float | None"]

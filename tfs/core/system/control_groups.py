@@ -1,11 +1,15 @@
 """Which control groups this process is in, and where their limits are read.
 
-Containers, services and pods are limited by files of these groups. Nothing here knows a
-limit by name; :mod:`tfs.core.system.thread_limit` and :mod:`tfs.core.system.processor_share` do.
+Containers, services and pods are limited by files of these groups. A container with
+``--cpus=2`` on a host of 64 may run on every core, for two cores' worth of time: one process
+per core that it sees would be 62 too many, each with memory of its own, and all of them
+stopped together for the rest of a period once the share is used up.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -47,3 +51,39 @@ def group_folders(
         if inner:
             yield root / inner
             yield from (root / inner).parents
+
+
+def num_processors(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Returns how many cores this process may keep busy, at least 1.
+
+    These are the cores that it may run on, or fewer if a quota of its control groups
+    says so (``--cpus`` of docker, CPU limits of Kubernetes, ``CPUQuota=`` of systemd);
+    part of a core counts as one.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        groups: Where control groups are mounted.
+
+    """
+    cores = float(len(os.sched_getaffinity(0)))
+    for folder in group_folders("cpu", proc, groups):
+        cores = min(cores, _share(folder))
+    return max(1, math.ceil(cores))
+
+
+def _share(folder: Path) -> float:
+    """Returns how many cores a group may use; infinite without a quota."""
+    try:
+        words = (folder / "cpu.max").read_text().split()
+    except OSError:
+        try:  # of version 1; a quota of -1 is none
+            words = [
+                (folder / f"cpu.cfs_{name}_us").read_text().strip()
+                for name in ("quota", "period")
+            ]
+        except OSError:
+            return math.inf
+    if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
+        return math.inf
+    quota_us, period_us = map(int, words)
+    return quota_us / period_us

@@ -32,8 +32,7 @@ from tfs.core.stats import Stats
 from tfs.frontends.budget import AnswerSizes, MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.express.call import ExpressCall, hand_over
-from tfs.frontends.express.client_state import SharedState
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions, SharedState
 from tfs.frontends.express.session import Session
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.listener import Listener

@@ -12,9 +12,8 @@ from tfs.core.http_call import HttpHandler, TakeAlike
 from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
-from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.session import HttpSession
-from tfs.frontends.http1.shared_state import HttpShared
+from tfs.frontends.http1.shared_state import HttpOptions, HttpShared
 from tfs.frontends.listener import Listener
 from tfs.frontends.wire import Wire
 

@@ -16,12 +16,11 @@ from typing import TypeVar
 
 from tfs.codec.example import QUICK_EXAMPLE_BYTES, tensors_of_examples
 from tfs.codec.tensor import QUICK_VALUES
-from tfs.core.call import Call, is_low_priority
+from tfs.core.call import Call, begin_trace, is_low_priority
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
-from tfs.core.tracing import begin_trace
 from tfs.handlers.decode_pool import (
     DecodePool,
     NeedsRoomError,

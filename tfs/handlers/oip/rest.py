@@ -21,11 +21,10 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.delegating_call import TranslatedCall
-from tfs.handlers.json_room import JsonRoom
-from tfs.handlers.messages import QUESTION_BYTES
+from tfs.handlers.messages import QUESTION_BYTES, JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
-from tfs.handlers.oip.rpc import INFER as INFER_PATH
-from tfs.handlers.oip.rpc import SERVICE
+from tfs.handlers.oip.service import INFER as INFER_PATH
+from tfs.handlers.oip.service import SERVICE
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import (
     PLAIN_DTYPES,

@@ -35,7 +35,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
-from tfs.handlers.json_room import JsonRoom
+from tfs.handlers.messages import JsonRoom
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.handlers.methods import MODEL, PREDICTION
-from tfs.handlers.oip.rpc import SERVICE as OIP
+from tfs.handlers.oip.service import SERVICE as OIP
 
 FORWARDED: Final = (
     *(

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tfs.core.call import TRACING
 from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.tracing import TRACING
 from tfs.runtime.guest.slab import REQUESTS
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.slab_call import (

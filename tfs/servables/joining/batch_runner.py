@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from batching.batch import Batch, FaultyTasks
+from tfs.core.call import TRACING
 from tfs.core.errors import (
     FailedPrecondition,
     Internal,
@@ -23,7 +24,6 @@ from tfs.core.servable import (
 from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, join_elements
 from tfs.core.trace import Trace
-from tfs.core.tracing import TRACING
 from tfs.servables.joining.tensor_join import (
     cut_inner,
     fill_inner,

@@ -14,9 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tfs.core.clock import Clock
+from tfs.core.clock import Clock, join_by
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.system.thread_join import join_by
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from typing import Final
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, DeadlineExceeded, ServingError, Unknown
 from tfs.core.executor import Executor
-from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.running_config import Change, ModelChange
 

@@ -15,7 +15,7 @@ from tfs.core import stat_names
 from tfs.core.errors import Code
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.stat_meanings import stat_meanings
+from tfs.core.stat_names import stat_meanings
 from tfs.core.stats import Labels, Stats
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.server.metrics.exposition import Exposition, Kind

@@ -16,14 +16,14 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.handlers.limits.request_stats import RequestFigures
-from tfs.handlers.openapi.document import (
+from tfs.handlers.operating.admin import Admin
+from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.rest.openapi_document import (
     PREDICT,
     DescribedModel,
     methods_of,
     request_example,
 )
-from tfs.handlers.operating.admin import Admin
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.running_config import RunningConfig, require_configured

@@ -13,9 +13,9 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
-from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
-from tfs.handlers.json_room import JsonRoom
+from tfs.handlers.messages import JsonRoom
 from tfs.handlers.oip.rest import PREFIX as OIP
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler

@@ -12,7 +12,7 @@ from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.http_call import JSON, HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.model_lookup import NotResident
-from tfs.handlers.openapi.document import DescribedModel, openapi_document
+from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
 from tfs.handlers.rest.root import TextPage
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.server.core import ServerCore

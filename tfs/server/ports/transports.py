@@ -11,7 +11,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.budget import AnswerSizes, MemoryBudget
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.state import ConnectionLimits
 from tfs.server.options import ServerOptions, TransportKind, parse_channel_arguments

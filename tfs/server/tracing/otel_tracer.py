@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tfs.core.call import Call
+from tfs.core.call import TRACING, Call, CallT
 from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.trace import Trace, TraceContext
-from tfs.core.tracing import TRACING, CallT
 from tfs.server.tracing.settings import read_settings
 from tfs.server.tracing.span_writer import SpanWriter, console_or_otlp
 from tfs.server.tracing.traceparent import parent_of
@@ -82,7 +81,7 @@ class OtelTracing:
 
 
 class OtelTracer:
-    """Begins the traces of sampled requests. See :class:`tfs.core.tracing.Tracer`.
+    """Begins the traces of sampled requests. See :class:`tfs.core.call.Tracer`.
 
     Args:
         writer: Takes what has ended.

@@ -16,7 +16,7 @@ from tfs.core.dtype import BOOL, COMPLEX64, FLOAT32, INT8, STRING, UINT64
 from tfs.core.servable import Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers.openapi.document import DescribedModel, openapi_document
+from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
 
 X = floats((1, 2), 0.1, 2)
 MIXED = Signature(

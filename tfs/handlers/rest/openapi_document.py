@@ -9,18 +9,22 @@ from urllib.parse import quote
 
 from tfs.codec.json.document import SIGNATURE_NAME
 from tfs.codec.json.predict_body import INPUTS, INSTANCES
+from tfs.codec.json.tensor_reader import BYTES_KEY
 from tfs.codec.json.tensor_writer import OUTPUTS, PREDICTIONS, array_of, json_value
-from tfs.core.dtype import STRING
+from tfs.core.dtype import STRING, DType
 from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
-from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
-from tfs.handlers.openapi.schemas import (
-    Schema,
-    example_schema,
-    object_schema,
-    tensor_schema,
-    tensors_schema,
+from tfs.core.signature import (
+    DEFAULT_SIGNATURE,
+    FREE,
+    FeatureKind,
+    FeatureSpec,
+    Method,
+    Signature,
+    TensorSpec,
 )
+
+Schema = dict[str, Any]
 
 _MAX_EXAMPLE_ELEMENTS: Final = 4096  # longer ones are no use on a page
 _JSON: Final = "application/json"
@@ -53,7 +57,7 @@ def openapi_document(models: Iterable[DescribedModel], release: str) -> dict[str
     paths: dict[str, Any] = {}
     for model in models:
         paths.update(_paths_of(model))
-    error = object_schema({"error": {"type": "string"}}, ["error"])
+    error = _object_schema({"error": {"type": "string"}}, ["error"])
     return {
         "openapi": "3.1.0",
         "info": {
@@ -184,7 +188,7 @@ def _operation(
             bodies += _predict_bodies(key, signature)
             answers += _predict_answers(signature)
         else:
-            rows = {"type": "array", "items": example_schema(signature), "minItems": 1}
+            rows = {"type": "array", "items": _example_schema(signature), "minItems": 1}
             bodies.append(_body(key, "examples", rows))
             answers.append(_body({}, "results", {"type": "array"}))
         inputs = model.examples.get(name, {})
@@ -210,10 +214,10 @@ def _operation(
 
 def _predict_bodies(key: Schema, signature: Signature) -> list[Schema]:
     optional = signature.defaults
-    columns = tensors_schema(signature.inputs, 0, optional)
+    columns = _tensors_schema(signature.inputs, 0, optional)
     bodies = [_body(key, INPUTS, columns)]
     if signature.batched:
-        row = tensors_schema(signature.inputs, 1, optional)
+        row = _tensors_schema(signature.inputs, 1, optional)
         rows = {"type": "array", "items": row, "minItems": 1}
         bodies.append(_body(key, INSTANCES, rows))
     return bodies
@@ -221,15 +225,15 @@ def _predict_bodies(key: Schema, signature: Signature) -> list[Schema]:
 
 def _predict_answers(signature: Signature) -> list[Schema]:
     outputs = signature.outputs
-    columns = object_schema(
-        {name: tensor_schema(spec) for name, spec in outputs.items()}, list(outputs)
+    columns = _object_schema(
+        {name: _tensor_schema(spec) for name, spec in outputs.items()}, list(outputs)
     )
-    row = object_schema(
-        {name: tensor_schema(spec, 1) for name, spec in outputs.items()}, list(outputs)
+    row = _object_schema(
+        {name: _tensor_schema(spec, 1) for name, spec in outputs.items()}, list(outputs)
     )
     if len(outputs) == 1:
         (spec,) = outputs.values()
-        columns, row = tensor_schema(spec), tensor_schema(spec, 1)
+        columns, row = _tensor_schema(spec), _tensor_schema(spec, 1)
     answers = [_body({}, OUTPUTS, columns)]
     if signature.batched:
         answers.append(_body({}, PREDICTIONS, {"type": "array", "items": row}))
@@ -237,4 +241,86 @@ def _predict_answers(signature: Signature) -> list[Schema]:
 
 
 def _body(key: Schema, name: str, schema: Schema) -> Schema:
-    return object_schema({**key, name: schema}, [*key, name])
+    return _object_schema({**key, name: schema}, [*key, name])
+
+
+_BYTES: Final[Schema] = {
+    "type": "object",
+    "properties": {BYTES_KEY: {"type": "string", "contentEncoding": "base64"}},
+    "required": [BYTES_KEY],
+    "additionalProperties": False,
+}
+
+
+def _element_schema(dtype: DType) -> Schema:
+    """Returns the schema of one element."""
+    name = dtype.name
+    if name == "string":
+        return {"anyOf": [{"type": "string"}, _BYTES]}
+    if name == "bool":
+        return {"type": "boolean"}
+    if name.startswith("complex"):
+        part = {"type": "number"}
+        return {"type": "array", "items": part, "minItems": 2, "maxItems": 2}
+    if name.startswith(("int", "uint")):
+        is_signed = name.startswith("int")
+        num_bits = 8 * dtype.item_bytes - is_signed
+        least = -(1 << num_bits) if is_signed else 0
+        # int64 is written as a number of JSON, with every digit.
+        return {"type": "integer", "minimum": least, "maximum": (1 << num_bits) - 1}
+    return {"type": "number", "format": name}
+
+
+def _tensor_schema(spec: TensorSpec, skipped: int = 0) -> Schema:
+    """Returns the schema of a tensor; ``skipped`` dimensions lie outside of it."""
+    schema = _element_schema(spec.dtype)
+    for size in reversed(spec.shape[skipped:]):
+        schema = {"type": "array", "items": schema}
+        if size != FREE:
+            schema |= {"minItems": size, "maxItems": size}
+    return schema
+
+
+def _object_schema(properties: Mapping[str, Schema], required: list[str]) -> Schema:
+    """Returns the schema of an object; other keys may stand beside these."""
+    schema: Schema = {"type": "object", "properties": dict(properties)}
+    return schema | {"required": required} if required else schema
+
+
+def _tensors_schema(
+    specs: Mapping[str, TensorSpec], skipped: int, optional: Mapping[str, Any]
+) -> Schema:
+    """Returns the schema of tensors by name, of which one may stand alone."""
+    by_name = {name: _tensor_schema(spec, skipped) for name, spec in specs.items()}
+    required = [name for name in by_name if name not in optional]
+    named = _object_schema(by_name, required)
+    if len(required) != 1:
+        return named
+    return {"anyOf": [by_name[required[0]], named]}
+
+
+def _example_schema(signature: Signature) -> Schema:
+    """Returns the schema of one tf.Example in JSON."""
+    required = [
+        name for name, each in signature.features.items() if each.default is None
+    ]
+    by_name = {name: _feature(each) for name, each in signature.features.items()}
+    return _object_schema(by_name, required)
+
+
+def _feature(feature: FeatureSpec) -> Schema:
+    if feature.dtype.name == "string":
+        element: Schema = {"anyOf": [{"type": "string"}, _BYTES]}
+    elif feature.dtype.name.startswith(("int", "uint", "bool")):
+        element = {"type": "integer"}
+    else:
+        element = {"type": "number"}
+    values: Schema = {"type": "array", "items": element}
+    if feature.kind is FeatureKind.FIXED:
+        num = 1
+        for size in feature.shape:
+            num *= size
+        values |= {"minItems": num, "maxItems": num}
+        if num != 1:
+            return values
+    return {"anyOf": [element, values]}

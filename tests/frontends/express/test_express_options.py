@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.client_state import ExpressOptions
 
 NUMBERS = [option.name for option in fields(ExpressOptions) if option.name != "limits"]
 

@@ -1,1 +1,0 @@
-"""The REST API of the models that are served, described in OpenAPI 3.1."""
