@@ -13,14 +13,15 @@ from tfs.proto.tensorflow_serving.apis import (
 )
 
 
-def predict_message(model: str = "m") -> bytes:
+def predict_message(model: str = "m", num_rows: int = 2) -> bytes:
     message = predict_pb2.PredictRequest()
     message.model_spec.name = model
     tensor = message.inputs["x"]
     tensor.dtype = types_pb2.DT_FLOAT
-    for size in (2, 2):
+    for size in (num_rows, 2):
         tensor.tensor_shape.dim.add(size=size)
-    tensor.tensor_content = struct.pack("<4f", 1, 2, 3, 4)
+    values = range(1, 2 * num_rows + 1)
+    tensor.tensor_content = struct.pack(f"<{2 * num_rows}f", *values)
     return message.SerializeToString()
 
 

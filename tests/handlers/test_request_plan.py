@@ -359,6 +359,22 @@ def test_together_is_one_batch() -> None:
         assert list(reply_of(call).outputs["y"].float_val) == [float(n), 7.0]
 
 
+def test_each_long_answer_has_room_of_its_own() -> None:
+    """What is alike is taken one by one while its answers are long, and asks for each."""
+    desk = Desk(SharedLookup())
+    desk.publish(Model())
+    long = [float(n) for n in range(20_000)]
+    known(desk, message(0, 0), message(*long))
+    desk.send([FakeCall(message(*long))])
+    desk.finish()
+    calls = [FakeCall(message(float(n), 7.0)) for n in range(3)]
+    desk.send(calls)
+    desk.finish()
+    assert [len(call.asked_answer_bytes) for call in calls] == [1, 1, 1]
+    for n, call in enumerate(calls):
+        assert list(reply_of(call).outputs["y"].float_val) == [float(n), 7.0]
+
+
 def test_a_swap_brings_a_new_plan() -> None:
     """What follows a new version is answered by it; a rollback, by the old one."""
     desk = Desk(SharedLookup())

@@ -118,10 +118,13 @@ class Call(Protocol):
         """
         ...
 
-    def take_room(self, num_bytes: int) -> bool:
-        """Takes room for a request that will be far longer in memory than it was sent.
+    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+        """Takes room for what will be far longer in memory than what was sent.
 
-        Its answer is expected to be as long.
+        Args:
+            num_bytes: How long it will be.
+            is_answer: Whether that is the answer alone; otherwise it is the request, and
+                its answer is expected to be as long.
 
         Returns:
             Whether there is room. If not, the handler must forget the call for now: it

@@ -201,7 +201,13 @@ class PredictHandler:
             model = gate.model(servable_id.name)
             name = spec.signature_name or DEFAULT_SIGNATURE
             signature = find_signature(servable, name)
-            stats = model.stats_of(PREDICT, servable_id.version, name)
+            stats = model.stats_of(PREDICT, servable_id.version, name, signature)
+            if stats.answer_bytes and not call.take_room(
+                stats.answer_bytes, is_answer=True
+            ):
+                handle.release()
+                gate.leave()  # it is handed over again when there is room
+                return
             stats.begin()
             inputs, output_filter = read_inputs(signature)
             if signature.defaults:
@@ -372,7 +378,7 @@ class PredictHandler:
         """Makes a plan for a version and keeps it.
 
         Returns None for what plans do not cover: defaults, which stand for every row,
-        and logs.
+        logs, and long answers, each of which needs room.
 
         Raises:
             ServingError: The version does not take such requests.
@@ -387,7 +393,9 @@ class PredictHandler:
             return None
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        stats = model.stats_of(PREDICT, handle.id.version, name)
+        stats = model.stats_of(PREDICT, handle.id.version, name, signature)
+        if stats.answer_bytes:
+            return None
         admission = Admission(handle, self._gate, model, stats, PREDICT, name)
         answers = PredictAnswers(admission, self._decode_pool, writer)
         plan = RequestPlan(template.inputs, name, signature, answers)

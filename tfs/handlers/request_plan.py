@@ -223,14 +223,15 @@ class PredictAnswers:
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
         """Tells whether this may still answer requests to that version.
 
-        It is not if requests have to be logged, or if its counters are no longer
-        published.
+        It is not if requests have to be logged, if its counters are no longer published,
+        or if its answers have become long.
         """
         return (
             self._admission.handle is handle
             and not self._model.logs
             and not self._model.is_forgotten
             and not self._stats.is_forgotten
+            and not self._stats.answer_bytes
         )
 
     def enter_all(self, num: int) -> bool:

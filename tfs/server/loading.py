@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -27,7 +26,6 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.frontends.budget import AnswerSizes
 from tfs.handlers.warmup_replay import WarmupOptions, warm_up
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
@@ -66,7 +64,6 @@ class Loading:
         bus: Carries the states of versions.
         core: What follows a config.
         memory: How much memory models may use together; None if there is no limit.
-        expected_answers: What versions say of how long their answers are.
         num_warmed: How many requests each loaded version was warmed up with.
         validation: Compares versions with those whose place they take.
         probe: Tries versions out that are not served.
@@ -89,7 +86,6 @@ class Loading:
         self._stats = stats
         self._clock = clock
         self.num_warmed: dict[ServableId, int] = {}
-        self.expected_answers = ExpectedAnswers()
         limit_bytes = options.model_memory_limit_bytes
         self.memory = ResourceTracker.ram(limit_bytes) if limit_bytes else None
         self.bus: EventBus[ServableState] = EventBus(clock)
@@ -186,7 +182,6 @@ class Loading:
         num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
         self.num_warmed[servable.id] = num
         self.validation.check(servable, path)
-        self.expected_answers.note(servable)
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
         """Drops what is noted of versions that are gone."""
@@ -194,7 +189,6 @@ class Loading:
             ended = event.event.id
             self.num_warmed.pop(ended, None)
             self.validation.forget(ended)
-            self.expected_answers.forget(ended)
             self._on_ended(ended)
 
 
@@ -239,42 +233,3 @@ def _warmup_options(options: ServerOptions) -> WarmupOptions:
     # 0 iterations mean one, as in TensorFlow Serving.
     num_iterations = max(1, options.num_warmup_iterations)
     return WarmupOptions(options.enable_model_warmup, num_iterations)
-
-
-class ExpectedAnswers:
-    """What the signatures of loaded versions say of their answers. Thread-safe.
-
-    Attributes:
-        sizes: Is told of each model the longest that any of its signatures fixes, for
-            any version.
-
-    """
-
-    def __init__(self) -> None:
-        self.sizes = AnswerSizes()
-        # Guards _by_version, and keeps the calls of ``sizes`` in order; leaf lock.
-        self._lock = threading.Lock()
-        self._by_version: dict[str, dict[int, int]] = {}
-
-    def note(self, servable: Servable) -> None:
-        """Notes a version that was loaded."""
-        signatures = servable.signatures.values()
-        num_bytes = max((each.least_answer_bytes for each in signatures), default=0)
-        version = servable.id
-        with self._lock:
-            self._by_version.setdefault(version.name, {})[version.version] = num_bytes
-            self._tell(version.name)
-
-    def forget(self, version: ServableId) -> None:
-        """Forgets a version that is gone; one that was never noted, too."""
-        with self._lock:
-            versions = self._by_version.get(version.name)
-            if versions is None or versions.pop(version.version, None) is None:
-                return
-            if not versions:
-                del self._by_version[version.name]
-            self._tell(version.name)
-
-    def _tell(self, name: str) -> None:
-        versions = self._by_version.get(name, {})
-        self.sizes.expect(name, max(versions.values(), default=0))

@@ -132,7 +132,6 @@ class ModelServer:
             self.stats,
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
-            self._loading.expected_answers.sizes,
             budget,
         )
         self._tracing = OtelTracing(os.environ, self._clock)

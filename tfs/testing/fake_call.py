@@ -19,6 +19,7 @@ class FakeCall:
         num_finishes: How often the handler finished the call; should be 1.
         room_bytes: How much room there is for it; set by the test.
         asked_room_bytes: How much room the handler asked for, each time.
+        asked_answer_bytes: The same for the answer alone.
 
     """
 
@@ -43,6 +44,7 @@ class FakeCall:
         self.num_finishes = 0
         self.room_bytes = 1 << 40
         self.asked_room_bytes: list[int] = []
+        self.asked_answer_bytes: list[int] = []
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
         self._half_close_fn: Callable[[], None] | None = None
@@ -78,8 +80,9 @@ class FakeCall:
     def on_cancel(self, fn: Callable[[], None]) -> None:
         self._cancel_fns.append(fn)
 
-    def take_room(self, num_bytes: int) -> bool:
-        self.asked_room_bytes.append(num_bytes)
+    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+        asked = self.asked_answer_bytes if is_answer else self.asked_room_bytes
+        asked.append(num_bytes)
         return num_bytes <= self.room_bytes
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:

@@ -9,7 +9,9 @@ from tests.handlers.messages import classify_message, multi_message, predict_mes
 from tests.handlers.served import OneModel
 from tfs.core import stat_names
 from tfs.core.call import Handler
+from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Code, Internal, Unavailable
+from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
@@ -348,3 +350,39 @@ def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
         assert max(call.asked_room_bytes) <= 2 * num_asked * own_bytes
         assert call.asked_room_bytes[0] == own_bytes
         assert len(call.asked_room_bytes) == 2 + num_asked
+
+
+def test_an_answer_that_will_be_long_waits_for_its_transport() -> None:
+    """It is expected to be as long as the last one, and takes no place until it has room."""
+    desk = Desk()
+    many = predict_message(num_rows=10_000)
+    first = desk.send("Predict", many)
+    assert not first.asked_answer_bytes
+    assert isinstance(first.outcome, bytes)
+    handler, usual = desk.handlers["Predict"]
+    call = FakeCall(usual)
+    call.room_bytes = 0
+    for _ in range(2):
+        handler(call)
+        assert not call.is_finished
+        assert desk.gate.in_flight.num_taken == 0
+        assert desk.served.handle.num_pins == 0
+    call.room_bytes = 1 << 40
+    handler(call)
+    assert isinstance(call.outcome, bytes)
+    assert call.asked_answer_bytes == 3 * [len(first.outcome)]
+    assert not desk.send().asked_answer_bytes  # the last answer was short
+
+
+def test_what_a_signature_fixes_is_known_before_the_first_answer() -> None:
+    """Short answers change nothing of it, and longer ones count while they come."""
+    gate = RequestGate().model("masks")
+    wide = Signature(Method.PREDICT, {}, {"y": TensorSpec(FLOAT32, (-1, 1 << 20))})
+    stats = gate.stats_of("Predict", 1, "wide", wide)
+    assert stats.answer_bytes == 4 << 20
+    stats.note_answer(10 << 20)
+    assert stats.answer_bytes == 10 << 20
+    stats.note_answer(10)
+    assert stats.answer_bytes == 4 << 20
+    free = Signature(Method.PREDICT, {}, {"y": TensorSpec(FLOAT32, (-1, -1))})
+    assert gate.stats_of("Predict", 1, "free", free).answer_bytes == 0

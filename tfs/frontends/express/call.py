@@ -8,7 +8,7 @@ work counts against the connection until the handler finishes the call anyway or
 it.
 
 A whole request goes to its handler at once, or with the others of its method that arrive
-in the same round. One whose model gives long answers waits until the answer has room.
+in the same round. One for which the handler finds no room is handed over again later.
 """
 
 from __future__ import annotations
@@ -147,24 +147,28 @@ class ExpressCall:
                 self._on_cancel = []
             self._on_cancel.append(fn)
 
-    def take_room(self, num_bytes: int) -> bool:
-        """Takes room for itself and its answer.
+    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+        """Takes room for itself and its answer, or for a long answer alone.
 
         If there is none, it returns False, and the call is handed over again later.
         """
         if self.is_finished or num_bytes < LONG_BYTES:
             return True
         budget, ticket = self._client.shared.budget, self.stream.ticket
-        if num_bytes > budget.largest_bytes:
+        if is_answer:
+            num_bytes = min(num_bytes, budget.largest_bytes)
+            if num_bytes <= self.stream.held_bytes:
+                return True  # a long request counts twice, for its answer
+        elif num_bytes > budget.largest_bytes:
             self.abort(used_up())
             return False
-        # It is there itself, joined with others, and as an answer.
-        num_bytes = min(3 * num_bytes, budget.largest_bytes)
+        else:  # it is there itself, joined with others, and as an answer
+            num_bytes = min(3 * num_bytes, budget.largest_bytes)
         if ticket is not None:
             if ticket.num_bytes >= num_bytes:
                 return True
             budget.give_back(ticket)  # it must not wait for itself
-        self.is_dispatched = self._admit(num_bytes)
+        self.is_dispatched = self._client.admit(self.stream, num_bytes, self.dispatch)
         return self.is_dispatched
 
     # -- for the session -----------------------------------------------------------
@@ -173,13 +177,8 @@ class ExpressCall:
         """Takes the only message and the client's end at once."""
         self.message = message
         self.has_message = True
-        shared, route = self._client.shared, self.route
-        arrived = shared.arrived
-        if (
-            route.burst_handler is None
-            or shared.answer_sizes.by_model
-            or (arrived and arrived[0].route is not route)
-        ):
+        route, arrived = self.route, self._client.shared.arrived
+        if route.burst_handler is None or (arrived and arrived[0].route is not route):
             self._hand_over()
         else:  # as that does, but quicker
             self.is_dispatched = True
@@ -250,13 +249,8 @@ class ExpressCall:
     # -- within --------------------------------------------------------------------
 
     def _hand_over(self) -> None:
-        """Hands a whole request to its handler, once its answer has room."""
+        """Hands a whole request to its handler."""
         shared = self._client.shared
-        if shared.answer_sizes.by_model:
-            num_bytes = shared.answer_sizes.expected_bytes(self.message)
-            num_bytes = min(num_bytes, shared.budget.largest_bytes)
-            if num_bytes > self.stream.held_bytes and not self._admit(num_bytes):
-                return
         arrived = shared.arrived
         if arrived and arrived[0].route is not self.route:
             hand_over(shared)
@@ -267,18 +261,14 @@ class ExpressCall:
             self.is_dispatched = True
             arrived.append(self)
 
-    def _admit(self, num_bytes: int) -> bool:
-        """Admits so much; if there is no room, the call is dispatched later."""
-        return self._client.admit(self.stream, num_bytes, self.dispatch)
-
     def _reply(self, message: bytes) -> None:
         client, stream = self._client, self.stream
         if self.is_finished:
             client.on_late_finish(self)
             return
         num_bytes = len(message)
-        if (num_bytes >= LONG_BYTES or client.checks_answers) and not client.may_answer(
-            stream, self.message, num_bytes
+        if (num_bytes >= LONG_BYTES or client.unread_bytes) and not client.may_answer(
+            stream, num_bytes
         ):
             self._fail(used_up())
             return
@@ -293,7 +283,7 @@ class ExpressCall:
         client, stream = self._client, self.stream
         if self.is_finished:
             client.on_late_finish(self)
-        elif client.may_answer(stream, self.message, sum(map(len, parts))):
+        elif client.may_answer(stream, sum(map(len, parts))):
             self._finish()
             client.sender.send_reply_parts(stream, parts)
             client.on_answered(stream)
@@ -376,7 +366,7 @@ def _reply_to(
     """Finishes calls of one client, each with its message."""
     if (
         len(messages[0]) >= LONG_BYTES
-        or client.checks_answers
+        or client.unread_bytes
         or [call for call in calls if call.is_finished]
     ):
         for call, message in zip(calls, messages, strict=True):

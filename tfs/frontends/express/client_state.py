@@ -13,7 +13,7 @@ from typing import Any
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.budget import AnswerSizes, MemoryBudget
+from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.outbox import Outbox
@@ -101,26 +101,19 @@ class ClientState:
 
     # -- room ------------------------------------------------------------------------
 
-    @property
-    def checks_answers(self) -> bool:
-        """Whether short answers, too, are asked about by :meth:`may_answer`."""
-        return bool(self.unread_bytes or self.shared.answer_sizes.by_model)
+    def may_answer(self, stream: Stream, num_bytes: int) -> bool:
+        """Returns whether an answer of that length may wait for its client.
 
-    def may_answer(
-        self, stream: Stream, request: bytes | memoryview, num_bytes: int
-    ) -> bool:
-        """Notes how long an answer is; returns whether it may wait for its client.
-
-        It takes the place of its request, and of what was admitted for it.
+        It takes the place of its request, and of what was admitted for it. To be asked
+        about answers that are long, or that come while others are unread.
         """
-        shared, unread_bytes = self.shared, self.unread_bytes
-        shared.answer_sizes.note(request, num_bytes)
-        if unread_bytes and unread_bytes + num_bytes > shared.budget.limit_bytes // 4:
+        budget, unread_bytes = self.shared.budget, self.unread_bytes
+        if unread_bytes and unread_bytes + num_bytes > budget.limit_bytes // 4:
             return False
         num_bytes -= stream.held_bytes
         if stream.ticket is not None and stream.ticket.is_admitted:
             num_bytes -= stream.ticket.num_bytes
-        return shared.budget.has_room(num_bytes)
+        return budget.has_room(num_bytes)
 
     def admit(self, stream: Stream, num_bytes: int, go_on: Callable[[], None]) -> bool:
         """Admits so much for a call; if there is no room, ``go_on`` is called later."""
@@ -239,7 +232,6 @@ class SharedState:
         executor: Runs decompression.
         on_large_message: Called after each compressed message, and repeatedly while
             large messages arrive or wait to be read; a last time after that.
-        answer_sizes: The models that are known for long answers.
         budget: The memory that clients can make the server take.
         clients: The clients; set by the transport.
         attached: Answers in memory of their batches that their clients do not take yet;
@@ -260,7 +252,6 @@ class SharedState:
     options: ExpressOptions
     executor: Executor
     on_large_message: Callable[[], None]
-    answer_sizes: AnswerSizes
     budget: MemoryBudget
     clients: Clients[Any] = field(init=False)
     attached: list[Outbox] = field(default_factory=list)

@@ -50,7 +50,7 @@ class ExpressStreamCall(ExpressCall):
             outbox
             and (
                 outbox.size_bytes > most_bytes
-                or not client.may_answer(stream, self.message, num_bytes)
+                or not client.may_answer(stream, num_bytes)
             )
         ):
             return False

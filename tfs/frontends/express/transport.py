@@ -29,7 +29,7 @@ from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.budget import AnswerSizes, MemoryBudget
+from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.express.call import ExpressCall, hand_over
 from tfs.frontends.express.client_state import ExpressOptions, SharedState
@@ -65,7 +65,6 @@ class ExpressTransport:
             that.
         on_scarcity: Called on the loop while requests wait for memory: at once, and then
             about once a second.
-        answer_sizes: What is known of models' answers; by default what clients got.
         budget: The memory that clients can make the server take, shared with other
             protocols; by default one of ``max_receive_bytes`` for this transport alone.
 
@@ -79,7 +78,6 @@ class ExpressTransport:
         stats: Stats | None = None,
         on_large_message: Callable[[], None] = lambda: None,
         on_scarcity: Callable[[], None] = lambda: None,
-        answer_sizes: AnswerSizes | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
         options = options or ExpressOptions()
@@ -90,7 +88,6 @@ class ExpressTransport:
             options,
             executor or ThreadExecutor(1, "express-inflate"),
             on_large_message,
-            answer_sizes or AnswerSizes(),
             self.budget,
         )
         self._hand_over = partial(hand_over, self._shared)

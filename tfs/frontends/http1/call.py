@@ -45,7 +45,9 @@ class CallOwner(Protocol):
         """Runs a function on the loop."""
         ...
 
-    def take_room(self, call: HttpRequestCall, num_bytes: int) -> bool:
+    def take_room(
+        self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool
+    ) -> bool:
         """See :meth:`tfs.core.call.Call.take_room`."""
         ...
 
@@ -126,8 +128,8 @@ class HttpRequestCall:
             self._cancel = CancelToken()
         return self._cancel
 
-    def take_room(self, num_bytes: int) -> bool:
-        return self._owner.take_room(self, num_bytes)
+    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+        return self._owner.take_room(self, num_bytes, is_answer=is_answer)
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         if self._cancel is not None and self._cancel.error is not None:

@@ -335,7 +335,11 @@ class HttpSession:
         ticket = None if self._incoming is None else self._incoming.ticket
         return None if ticket is None or ticket.is_admitted else ticket
 
-    def take_room(self, call: HttpRequestCall, num_bytes: int) -> bool:
+    def take_room(
+        self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool
+    ) -> bool:
+        if is_answer:
+            num_bytes = min(num_bytes, self._budget.largest_bytes)
         ticket = call.ticket
         if ticket is not None and ticket.is_admitted and ticket.num_bytes >= num_bytes:
             return True

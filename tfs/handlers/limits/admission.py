@@ -11,6 +11,7 @@ from tfs.core.call import Call
 from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
+from tfs.core.tensor_view import LARGE_BYTES
 from tfs.handlers.limits.model_gate import ModelGate, RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
@@ -74,9 +75,13 @@ class Admission:
                         self.signature_name,
                         partial(record, answer),
                     )
+            stats = self.stats
             if isinstance(answer, bytes):
+                if stats.answer_bytes or len(answer) >= LARGE_BYTES:
+                    stats.note_answer(len(answer))
                 call.reply(answer)
             else:
+                stats.note_answer(sum(map(len, answer)))
                 call.reply_parts(answer)
         except Exception as error:
             failure = self.failure_of(error)

@@ -11,6 +11,7 @@ from tfs.codec.predict_response import Reply
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
+from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.handlers.limits.request_stats import (
     RequestFigures,
@@ -131,21 +132,27 @@ class ModelGate:
                 retry_after_s=RETRY_AFTER_S,
             ) from None
 
-    def stats_of(self, method: str, version: int, signature: str) -> RequestStats:
-        """Returns the counters of a signature that exists. On the loop."""
+    def stats_of(
+        self, method: str, version: int, key: str, signature: Signature | None = None
+    ) -> RequestStats:
+        """Returns the counters of a signature that exists. On the loop.
+
+        If it is given, its fixed sizes tell how long its first answers are at least.
+        """
         by_signature = self._stats_by[method].get(version)
         if by_signature is None:
             by_signature = self._stats_by[method][version] = {}
-        found = by_signature.get(signature)
+        found = by_signature.get(key)
         if found is None:
-            found = by_signature[signature] = RequestStats(
+            found = by_signature[key] = RequestStats(
                 self._stats,
                 self._clock,
                 method,
                 self.name,
                 str(version),
-                signature,
+                key,
                 self._phases,
+                0 if signature is None else signature.least_answer_bytes,
             )
         return found
 

@@ -13,6 +13,7 @@ from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
 from tfs.core.stats import Counter, HistogramSnapshot, Labels, Stats
+from tfs.core.tensor_view import LARGE_BYTES
 
 PHASES: Final = ("receive", "queue", "compute", "send")
 
@@ -113,7 +114,12 @@ class RequestStats:
     ``begin`` belongs to the serving loop; the rest is thread-safe.
 
     Attributes:
+        answer_bytes: How long the next answer is expected to be, if that is long: as the
+            last one, but at least what the signature fixes; else 0.
         is_forgotten: Whether the counters are no longer read by anybody.
+
+    Args:
+        least_answer_bytes: What the signature fixes.
 
     """
 
@@ -121,10 +127,12 @@ class RequestStats:
         "_by_code",
         "_labels",
         "_latency",
+        "_least_answer_bytes",
         "_now",
         "_num_begun",
         "_phases",
         "_stats",
+        "answer_bytes",
         "is_forgotten",
     )
 
@@ -137,7 +145,10 @@ class RequestStats:
         version: str = "",
         signature: str = "",
         phases: RequestPhases | None = None,
+        least_answer_bytes: int = 0,
     ) -> None:
+        self._least_answer_bytes = least_answer_bytes
+        self.note_answer(0)
         self._stats = stats
         self._phases = phases
         self._now = clock.now
@@ -165,6 +176,12 @@ class RequestStats:
     def take_back(self) -> None:
         """Takes a :meth:`begin` back; the request will begin again."""
         self._num_begun -= 1
+
+    def note_answer(self, num_bytes: int) -> None:
+        """Notes how long an answer was."""
+        if num_bytes < LARGE_BYTES:
+            num_bytes = self._least_answer_bytes
+        self.answer_bytes = num_bytes if num_bytes >= LARGE_BYTES else 0
 
     def end(self, code: Code, begun_s: float) -> None:
         """Counts the end of a request that began at ``begun_s``."""

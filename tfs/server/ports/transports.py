@@ -10,7 +10,7 @@ from tfs.core.call import Transport
 from tfs.core.errors import InvalidArgument
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.budget import AnswerSizes, MemoryBudget
+from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.state import ConnectionLimits
@@ -42,7 +42,6 @@ def make_transport(
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
     on_scarcity: Callable[[], None] = lambda: None,
-    answer_sizes: AnswerSizes | None = None,
     budget: MemoryBudget | None = None,
 ) -> Transport:
     """Returns the transport, not started.
@@ -55,7 +54,6 @@ def make_transport(
             behind, if the transport can tell.
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
-        answer_sizes: What is known of models' answers before anybody asked.
         budget: The memory that clients can make the server take, shared with HTTP.
 
     Raises:
@@ -69,7 +67,6 @@ def make_transport(
             stats=stats,
             on_large_message=on_large_message,
             on_scarcity=on_scarcity,
-            answer_sizes=answer_sizes,
             budget=budget,
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.
