@@ -41,7 +41,7 @@ from managers.versions.harness_state import COMING_STATES, HarnessSnapshot, Harn
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoadStatus, Version
 from managers.versions.version_table import VersionTable
-from tfs.core.clock import Clock, MonotonicClock, steady
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
@@ -127,7 +127,7 @@ class AspiredVersionsManager:
         resource_tracker: ResourceTracker | None = None,
     ) -> None:
         self._options = options or AspiredVersionsManagerOptions()
-        self._clock = steady(clock or MonotonicClock())
+        self._clock = clock or MonotonicClock()
         self._load_executor = load_executor or InlineExecutor()
         self._is_lending = False
         self._unload_executor = unload_executor or InlineExecutor()

@@ -19,7 +19,7 @@ from managers.steps.driver import Driver
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData
 from managers.versions.version_table import VersionTable
-from tfs.core.clock import Clock, MonotonicClock, steady
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -140,7 +140,7 @@ class CachingManager:
         releaser: MemoryReleaser | None = None,
     ) -> None:
         self._factory = factory
-        self._clock = steady(clock or MonotonicClock())
+        self._clock = clock or MonotonicClock()
         self._load_executor = load_executor or InlineExecutor()
         self._unload_executor = unload_executor or InlineExecutor()
         self._table = VersionTable(event_bus, self._clock, retry)

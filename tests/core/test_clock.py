@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tfs.core.clock import Clock, MonotonicClock, SteadyClock, join_by, steady
+from tfs.core.clock import MonotonicClock, join_by
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -50,47 +50,6 @@ def test_times_move_on() -> None:
     times_s = [clock.now() for _ in range(100)]
     assert times_s == sorted(times_s)
     assert clock.wall_s() > 1.6e9
-
-
-class BrokenClock(FakeClock):
-    """Fails when told to."""
-
-    is_broken = False
-
-    def now(self) -> float:
-        self._check()
-        return super().now()
-
-    def wall_s(self) -> float:
-        self._check()
-        return super().wall_s()
-
-    def wait(
-        self, condition: threading.Condition, deadline_s: float | None = None
-    ) -> None:
-        self._check()
-        super().wait(condition, deadline_s)
-
-    def _check(self) -> None:
-        if self.is_broken:
-            raise OSError("no clock")
-
-
-def test_steady_clock_tells_the_last_time_while_the_other_fails() -> None:
-    """A fault of the clock is a time that stands still, not an exception."""
-    broken = BrokenClock()
-    clock: Clock = steady(broken)
-    assert steady(clock) is clock
-    assert isinstance(clock, SteadyClock)
-    now_s, wall_s = clock.now(), clock.wall_s()
-    broken.is_broken = True
-    assert (clock.now(), clock.wall_s()) == (now_s, wall_s)
-    condition = threading.Condition()
-    with condition:
-        clock.wait(condition)
-    broken.is_broken = False
-    broken.advance(1.0)
-    assert clock.now() == now_s + 1.0
 
 
 @pytest.mark.parametrize("deadline_s", [None, math.inf, 1e300])

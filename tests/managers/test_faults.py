@@ -81,33 +81,15 @@ class FaultyLoader(FakeLoader):
         return super().servable
 
 
-class FaultyClock(FakeClock):
-    """A fake clock each of whose calls may be the one that fails."""
-
-    def __init__(self, countdown: Countdown) -> None:
-        super().__init__()
-        self._countdown = countdown
-
-    def now(self) -> float:
-        self._countdown.call()
-        return super().now()
-
-    def wall_s(self) -> float:
-        self._countdown.call()
-        return super().wall_s()
-
-
 class Story:
     """Tells the story, and notes what should never happen."""
 
-    def __init__(
-        self, pools: Pools, *, on_loader: Countdown, on_clock: Countdown
-    ) -> None:
+    def __init__(self, pools: Pools, on_loader: Countdown) -> None:
         self.log = LoaderLog()
         self.faults: list[str] = []
         self._on_loader = on_loader
         self._made: list[FakeLoader] = []
-        self.clock = FaultyClock(on_clock)
+        self.clock = FakeClock()
         pool_clock = FakeClock()
         self._deadline_s = pool_clock.now() + 1.0
         self._executors = [
@@ -187,9 +169,6 @@ class Story:
             self.faults.append(f"nothing available at {state}")
 
 
-NEVER = 1 << 30
-
-
 @pytest.mark.parametrize(
     "error",
     [InvalidArgument("broken"), Unavailable("busy"), RuntimeError("bug")],
@@ -202,26 +181,8 @@ def test_any_call_of_a_loader_may_fail(pools: Pools, error: BaseException) -> No
     while True:
         n += 1
         countdown = Countdown(n, error)
-        clock = Countdown(NEVER, OSError())
-        story = Story(pools, on_loader=countdown, on_clock=clock)
+        story = Story(pools, countdown)
         story.tell()
-        story.end()
-        if not countdown.has_fired:
-            break
-    assert n > 40
-
-
-@pytest.mark.parametrize("pools", INLINE_AND_THREADS, ids=str)
-def test_any_reading_of_the_clock_may_fail(pools: Pools) -> None:
-    """A clock that fails once delays at most; nothing ends half-way."""
-    n = 0
-    while True:
-        n += 1
-        countdown = Countdown(n, OSError("no clock"))
-        loader = Countdown(NEVER, OSError())
-        story = Story(pools, on_loader=loader, on_clock=countdown)
-        story.tell()
-        assert story.log.count("load") == story.log.count("unload") > 5
         story.end()
         if not countdown.has_fired:
             break

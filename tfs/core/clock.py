@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from typing import Final, Protocol
-
-log = logging.getLogger(__name__)
-
-_PAUSE_AFTER_FAULT_S: Final = 0.05  # keeps a wait that fails from becoming a busy loop
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -54,50 +49,6 @@ class MonotonicClock:
         if remaining_s > 0:
             # threading refuses waits beyond its maximum; early returns are allowed.
             condition.wait(min(remaining_s, 3600.0))
-
-
-class SteadyClock:
-    """Wraps a clock that may raise, and then repeats the last time it told. Thread-safe.
-
-    It is for work that must not stop half-way: a loaded version has to be published
-    even if nobody can tell the time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._now_s = 0.0
-        self._wall_s = 0.0
-
-    def now(self) -> float:
-        """Returns monotonic seconds; the last ones told if the clock fails."""
-        try:
-            self._now_s = max(self._now_s, self._clock.now())
-        except Exception:
-            log.exception("event=clock_failed")
-        return self._now_s
-
-    def wall_s(self) -> float:
-        """Returns seconds since the epoch, those last told if the clock fails."""
-        try:
-            self._wall_s = self._clock.wall_s()
-        except Exception:
-            log.exception("event=clock_failed")
-        return self._wall_s
-
-    def wait(
-        self, condition: threading.Condition, deadline_s: float | None = None
-    ) -> None:
-        """Blocks as :meth:`Clock.wait` says; returns early if the clock fails."""
-        try:
-            self._clock.wait(condition, deadline_s)
-        except Exception:
-            log.exception("event=clock_failed")
-            condition.wait(_PAUSE_AFTER_FAULT_S)
-
-
-def steady(clock: Clock) -> SteadyClock:
-    """Returns ``clock`` made steady, itself if it is already."""
-    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
 
 
 def join_by(thread: threading.Thread, deadline_s: float | None, clock: Clock) -> bool:

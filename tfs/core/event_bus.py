@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tfs.core.clock import Clock, MonotonicClock, steady
+from tfs.core.clock import Clock, MonotonicClock
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class EventBus(Generic[E]):
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = steady(clock or MonotonicClock())
+        self._clock = clock or MonotonicClock()
         self._delivery = threading.Lock()  # guards the list and orders events
         self._subscriptions: list[Subscription[E]] = []
 
