@@ -22,8 +22,9 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_probe
-from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.inline.inline_model import InlineModel
 
 WINDOW_S = 0.4
 CALL_WINDOW_S = 0.3
@@ -101,7 +102,7 @@ def measure_cost(
     loop.start()
     with private_pythons(1) as (interpreter,):
         model = interpreter.load(source)
-        if model.call("serving_default", inputs) != expected:
+        if model.answer("serving_default", inputs) != expected:
             raise RuntimeError("the echo is wrong")
         runs = interleave(
             {
@@ -134,7 +135,7 @@ def measure_figure(
     with private_pythons(max(REQUESTERS)) as interpreters:
         models = [each.load(source) for each in interpreters]
         ok = all(
-            each.call("serving_default", inputs) == expected
+            each.answer("serving_default", inputs) == expected
             for each in models
             for _ in range(4)
         )
@@ -159,20 +160,20 @@ def measure_figure(
 
 
 def call_often(
-    models: Sequence[DlmopenModel], inputs: Tensors, duration_s: float
+    models: Sequence[InlineModel], inputs: Tensors, duration_s: float
 ) -> list[float]:
     """Calls each model from a thread of its own; returns the latencies of all."""
     latencies_s: list[list[float]] = [[] for _ in models]
     begin = threading.Barrier(len(models))
 
-    def work(model: DlmopenModel, own_s: list[float]) -> None:
+    def work(model: InlineModel, own_s: list[float]) -> None:
         now = time.perf_counter
-        model.call("serving_default", inputs)
+        model.answer("serving_default", inputs)
         begin.wait()
         started_s = now()
         limit_s = started_s + duration_s
         while started_s < limit_s:
-            model.call("serving_default", inputs)
+            model.answer("serving_default", inputs)
             ended_s = now()
             own_s.append(ended_s - started_s)
             started_s = ended_s
@@ -189,7 +190,7 @@ def call_often(
 
 
 def _from_loop(
-    loop: ServingLoop, model: DlmopenModel, inputs: Tensors, duration_s: float
+    loop: ServingLoop, model: InlineModel, inputs: Tensors, duration_s: float
 ) -> list[float]:
     """Calls from a serving loop and takes each answer there, one after the other."""
     latencies_s: list[float] = []

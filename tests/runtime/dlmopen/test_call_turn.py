@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.dlmopen.namespace_model import CallTurn
+from tfs.runtime.dlmopen.dlmopen_interpreter import CallTurn
 from tfs.testing.patience import PATIENCE_S
 
 

@@ -30,6 +30,9 @@ class Meeting:
     ) -> dict[str, Output]:
         raise NotImplementedError
 
+    def seed(self, seed: int | None) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -6,16 +6,17 @@ as many as it asks for, beginning with those that have the fewest models.
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Sequence
 
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.dlmopen import dlmopen_probe
-from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 
 
@@ -69,18 +70,14 @@ class DlmopenGroup:
     their backend.
     """
 
+    name = "dlmopen"
+
     def __init__(
         self, interpreters: Sequence[DlmopenInterpreter], num_in_process: int
     ) -> None:
         self._interpreters = tuple(interpreters)
         self._num_in_process = num_in_process
-        # Guards the list; leaf.
-        self._lock = threading.Lock()
         self._models: list[DlmopenGroupModel] = []
-
-    @property
-    def name(self) -> str:
-        return "dlmopen"
 
     def start(self) -> None:
         for interpreter in self._interpreters:
@@ -95,19 +92,17 @@ class DlmopenGroup:
 
         """
         dlmopen_probe.require(self._num_in_process)
-        loaded: list[DlmopenModel] = []
+        group = DlmopenGroupModel(source)
         files = VersionFiles.stage(source)
         try:
-            loaded.extend(each.load(source, files) for each in self._interpreters)
+            for each in self._interpreters:
+                group.members.append((each, each.load(source, files)))
         except BaseException:
-            for model in loaded:
-                model.unload()
+            group.unload()
             raise
         finally:
             files.close()
-        group = DlmopenGroupModel(self._interpreters, loaded)
-        with self._lock:
-            self._models.append(group)
+        self._models.append(group)
         return group
 
     @property
@@ -116,10 +111,8 @@ class DlmopenGroup:
 
     def close(self, deadline_s: float | None = None) -> None:
         """Unloads everything that was loaded here."""
-        with self._lock:
-            models, self._models = self._models, []
-        for model in models:
-            model.unload()
+        while self._models:
+            self._models.pop().unload()
 
 
 class DlmopenGroupModel(OnAnotherThread):
@@ -131,43 +124,30 @@ class DlmopenGroupModel(OnAnotherThread):
     are alike.
 
     Attributes:
-        members: The version on each interpreter.
+        source: The version.
+        members: Each interpreter, and the version there; only its group adds some.
+        pid: The server's own process.
+        process_changes: Nothing looks for changes here.
+        load_memory: Unknown, because other code allocates in this process, too.
 
     """
 
-    def __init__(
-        self, interpreters: Sequence[DlmopenInterpreter], models: Sequence[DlmopenModel]
-    ) -> None:
-        self.members = tuple(zip(interpreters, models, strict=True))
-        self._first = models[0]
-
-    @property
-    def source(self) -> ModelSource:
-        return self._first.source
-
-    @property
-    def pid(self) -> int:
-        """The server's own process."""
-        return self._first.pid
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+        self.members: list[tuple[DlmopenInterpreter, InlineModel]] = []
+        self.pid = os.getpid()
+        self.process_changes = ""
+        self.load_memory = LoadMemory()
 
     @property
     def import_s(self) -> float | None:
         """Seconds that the first interpreter needed to import and unpickle it."""
-        return self._first.import_s
-
-    @property
-    def process_changes(self) -> str:
-        return ""  # nothing looks for changes here
-
-    @property
-    def load_memory(self) -> LoadMemory:
-        """Unknown, because other code allocates in this process, too."""
-        return LoadMemory()
+        return self.members[0][1].import_s
 
     @property
     def last_call_s(self) -> float | None:
         """Seconds of the first interpreter's last call; an idle group uses that one."""
-        return self._first.last_call_s
+        return self.members[0][1].last_call_s
 
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
@@ -177,9 +157,8 @@ class DlmopenGroupModel(OnAnotherThread):
 
     def seed(self, seed: int | None) -> bool:
         """Seeds each interpreter's random numbers; see ``SeedableModel``."""
-        for _, model in self.members:
-            model.seed(seed)
-        return True
+        seeded = [model.seed(seed) for _, model in self.members]
+        return all(seeded)
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""

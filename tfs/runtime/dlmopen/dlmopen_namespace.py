@@ -13,8 +13,7 @@ consequences, each of which is dealt with at the place named here:
 4. each copy of libc needs static thread-local storage, of which there is little:
    :data:`MORE_ROOM` says how to get more;
 5. stacks of threads that ended are kept in one list, with memory that only the
-   process's own libc can free: :func:`_want_larger_stacks`, :mod:`the guest's threads
-   <tfs.runtime.guest.namespace.namespace_threads>`;
+   process's own libc can free: :func:`_want_larger_stacks`, and the same boot code;
 6. no namespace can be unloaded, because torch cannot: each is kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
@@ -98,14 +97,15 @@ _NUM_KEYS: Final = 1024  # PTHREAD_KEYS_MAX
 _BLOCK_KEYS: Final = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 _NUM_BLOCKS: Final = 2  # 62 keys: Python, torch and gRPC together use 14
 _MORE_STACK_BYTES: Final = 1 << 20  # address space only
-_BUFFER_BYTES: Final = 64 << 10  # what is larger travels in memory of its own
 
 # A model's next call uses the memory of its last one again, instead of giving it back
 # and faulting it in anew; unloading gives it back. Process interpreters have the same
 # setting.
 _MALLOPT: Final = ((-1, 256 << 20), (-2, 16 << 20), (-3, 32 << 20))
 
-_ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
+_ENTRY: Final = ctypes.CFUNCTYPE(
+    ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p
+)
 _FAULT_BYTES: Final = 1024
 _BOOT: Final = """
 import sys
@@ -198,33 +198,12 @@ class Namespace:
         if visit is None:
             visit = self._own.visit = self._enter()
         data = marshal.dumps(request)
-        size = len(data)
-        if size <= _BUFFER_BYTES:
-            visit.buffer[:size] = data
-            size = self._entry(visit.address, _BUFFER_BYTES)
-        else:
-            size = self._entry_with(data, visit)
-        reply: memoryview | bytearray = visit.buffer
-        if size > _BUFFER_BYTES:
-            reply = bytearray(size)
-            anchor = ctypes.c_char.from_buffer(reply)
-            self._entry(ctypes.addressof(anchor), -size)
-            del anchor
+        size = self._entry(id(data) + _BYTES_OFFSET, len(data), visit.address)
+        reply = ctypes.string_at(visit.reply.value or 0, size)
         code, value = marshal.loads(reply)
         if code:
             raise _error(code, *value)
         return value
-
-    def num_free_keys(self) -> int:
-        """Returns how many thread-local keys its libraries may still make."""
-        return self._keys.num_free()
-
-    def _entry_with(self, data: bytes, visit: _Visit) -> int:
-        """Passes a request that is too large for the buffer; the reply comes into the buffer."""
-        name = marshal.dumps(("large", id(data) + _BYTES_OFFSET, len(data)))
-        visit.buffer[: len(name)] = name
-        size: int = self._entry(visit.address, _BUFFER_BYTES)
-        return size
 
     # -- threads -----------------------------------------------------------------------
 
@@ -285,9 +264,8 @@ class _Visit:
     def __init__(self, python: ctypes.CDLL) -> None:
         self._python = python
         self._pid = os.getpid()
-        memory = bytearray(_BUFFER_BYTES)
-        self.buffer = memoryview(memory)  # of requests, then of their replies
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.reply = ctypes.c_void_p()  # where the reply to its last request lies
+        self.address = ctypes.addressof(self.reply)
         # Python keeps a state per thread. It is made here once; otherwise every call
         # would make one and throw it away.
         python.PyGILState_Ensure()
@@ -335,13 +313,6 @@ class _Keys:
         """Prepares the calling thread's table."""
         for key in self._anchors:
             self._host.pthread_setspecific(key, 1)
-
-    def num_free(self) -> int:
-        """Returns how many keys are left."""
-        free = _make_keys(self._libc)
-        for key in free:
-            self._libc.pthread_key_delete(key)
-        return len(free)
 
 
 def _want_larger_stacks(libc: ctypes.CDLL) -> None:

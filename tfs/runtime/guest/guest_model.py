@@ -63,6 +63,10 @@ class GuestModel(Protocol):
         """Runs one signature on tensors the model may keep and write to."""
         ...
 
+    def seed(self, seed: int | None) -> None:
+        """Sets the random numbers of the Python that runs it, as ``seed_random``."""
+        ...
+
     def close(self) -> None:
         """Drops the model; idempotent."""
         ...

@@ -213,6 +213,10 @@ class StagedModel:
         """Runs one signature on tensors, whole."""
         return self._guest.run(signature_name, inputs, num_rows)
 
+    def seed(self, seed: int | None) -> None:
+        """Sets this process's random numbers."""
+        self._guest.seed(seed)
+
     # -- how calls end -------------------------------------------------------------------
 
     def _taken(self, key: Hashable, most: int) -> list[GuestCall]:

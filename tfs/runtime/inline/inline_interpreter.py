@@ -52,10 +52,9 @@ class InlineInterpreter:
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
             seconds; from then on the model runs on the thread. Time that the kernel
             gave to other threads is not counted (:mod:`tfs.runtime.inline.thread_use`).
-        load_model: Makes the model of a version from its files. The thread calls the
-            returned object, wherever that computes.
-        takes_several: Whether a version that asks for several requests at once gets
-            them; otherwise it gets one at a time.
+        load_model: Makes the model of a version from its files, for a model that
+            computes elsewhere. Such models get one request at a time, whatever they
+            ask for.
 
     """
 
@@ -68,11 +67,10 @@ class InlineInterpreter:
         front_loop: ServingLoop | None = None,
         on_slow: Callable[[ServableId, float], None] | None = None,
         load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
-        takes_several: bool = True,
     ) -> None:
         self._name = name
         self._load_model = load_model or load_guest_model
-        self._takes_several = takes_several
+        self._takes_several = load_model is None
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
         self._thread = CallThreads(name, max_queued, self._clock)
@@ -122,7 +120,6 @@ class InlineInterpreter:
             self._unload,
             front=None if is_concurrent or front is None else front.compute_now,
             import_s=time.thread_time() - begun_s,
-            can_rehearse=self._load_model is load_guest_model,
         )
         with self._lock:
             if not self._is_closing:

@@ -17,7 +17,7 @@ from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.own_process import FORKS, seed_random
+from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.staged_model import StagedModel
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.inline.thread_use import SlowCalls
@@ -42,7 +42,6 @@ class InlineModel:
         unload: Frees the model. Blocks.
         front: See below.
         import_s: See below.
-        can_rehearse: See below.
 
     Attributes:
         num_threads: The number of threads that torch may use for a call of it.
@@ -55,7 +54,6 @@ class InlineModel:
         front: Calls it on the loop, before it returns; None if it has no place there, or
             has left the loop because a call was slow.
         slow_calls: Decides which calls on the loop were slow.
-        can_rehearse: Whether any thread may call the guest.
         guest: The model that is called; None once unloaded. Written when no call can be
             running.
         unloading: Whether it takes no more tasks; the interpreter writes it.
@@ -71,7 +69,6 @@ class InlineModel:
         *,
         front: ComputeNow | None = None,
         import_s: float | None = None,
-        can_rehearse: bool = False,
     ) -> None:
         self._source = source
         self._enqueue = enqueue
@@ -83,7 +80,6 @@ class InlineModel:
         self.last_call_s: float | None = None
         self.front = front
         self.slow_calls = SlowCalls(FRONT_LIMIT_S)
-        self.can_rehearse = can_rehearse
         self.guest: GuestModel | None = guest
         self.unloading = False
 
@@ -125,7 +121,7 @@ class InlineModel:
     ) -> float | None:
         """Calls the model on the caller's thread, so that no other model's call waits."""
         guest = self.guest
-        if guest is None or not self.can_rehearse:
+        if guest is None:
             return None
         torch.set_num_threads(self.num_threads)
         begun_s = time.thread_time()
@@ -135,9 +131,11 @@ class InlineModel:
         return math.inf
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the server's random numbers; see ``SeedableModel``."""
-        seed_random(seed)
-        return True
+        """Sets the random numbers of the Python it runs in; see ``SeedableModel``."""
+        guest = self.guest
+        if guest is not None:
+            guest.seed(seed)
+        return guest is not None
 
     @property
     def staged_status(self) -> AutoStatus | None:

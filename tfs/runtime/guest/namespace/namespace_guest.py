@@ -1,8 +1,8 @@
 """The side of a private CPython that answers requests from the rest of its process.
 
 Another Python of the same process calls one C function, with a request that ``marshal``
-wrote; the answer is written into the caller's buffer. Tensors are named by address:
-nobody serialises them, and each side reads the other's memory.
+wrote, and reads the answer where it lies. Tensors are named by address: nobody
+serialises them, and each side reads the other's memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -34,18 +33,16 @@ from tfs.runtime.guest.guest_model import (
     one_line,
 )
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.namespace.shared_tensors import (
-    SharedTensor,
-    describe,
-    tensor_at,
-)
 from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
-from tfs.runtime.guest.slab import DTYPE_CODES
-from tfs.runtime.guest.torch_tensor import nest
+from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
+from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, nest, plain
 from tfs.runtime.guest.version_files import VersionFiles
 
-_ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
+_ENTRY: Final = ctypes.CFUNCTYPE(
+    ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p
+)
+_BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
 _MAX_ITEMS_BYTES: Final = 4096
 _InferenceMode = torch._C._InferenceMode  # what torch.inference_mode() wraps
 
@@ -65,15 +62,16 @@ def _let_signals_go() -> None:
         libc.signal(number, None)
 
 
-os.register_at_fork(after_in_child=_let_signals_go)
+SharedTensor: TypeAlias = "tuple[int, tuple[int, ...], int | tuple[bytes, ...]]"
+"""Code of the dtype, shape, and address of the elements; strings are passed as they
+are."""
 
 
 class _PerThread(threading.local):
     """What the guest keeps for each thread that calls it."""
 
     def __init__(self) -> None:
-        self.buffers: dict[int, memoryview] = {}  # by address; one, as a rule
-        self.reply = b""
+        self.reply = b""  # the caller reads it before the thread's next call
         self.num_threads = 0
 
 
@@ -101,34 +99,19 @@ class NamespaceGuest:
             "end_sessions": self._end_sessions,
         }
 
-    def answer(self, address: int, size: int) -> int:
-        """Answers the request in a buffer of ``size`` bytes; returns the reply's size.
+    def answer(self, address: int, size: int, reply_place: int) -> int:
+        """Answers the request that lies at an address; returns the reply's size.
 
-        The reply is then in the buffer. If it does not fit, it is kept for the calling
-        thread, which fetches it into a larger buffer by a call with the negative size.
+        Where the reply lies is written to ``reply_place``. It stays there until the
+        calling thread's next call.
         """
-        own = self._own
-        if size < 0:
-            ctypes.memmove(address, own.reply, -size)
-            own.reply = b""
-            return -size
-        buffer = own.buffers.get(address)
-        if buffer is None:
-            memory = (ctypes.c_char * size).from_address(address)
-            buffer = own.buffers[address] = memoryview(memory).cast("B")
-        reply = self._reply_to(buffer)
-        num_bytes = len(reply)
-        if num_bytes <= size:
-            buffer[:num_bytes] = reply
-        else:
-            own.reply = reply
-        return num_bytes
+        reply = self._own.reply = self._reply_to(ctypes.string_at(address, size))
+        ctypes.c_void_p.from_address(reply_place).value = id(reply) + _BYTES_OFFSET
+        return len(reply)
 
-    def _reply_to(self, request: memoryview | bytes) -> bytes:
+    def _reply_to(self, request: bytes) -> bytes:
         try:
             operation, *arguments = marshal.loads(request)
-            if operation == "large":
-                return self._reply_to(ctypes.string_at(*arguments))
             value: Any = self._operations[operation](*arguments)
             return marshal.dumps((0, value))
         except BaseException as error:  # user code may raise anything, SystemExit too
@@ -147,11 +130,10 @@ class NamespaceGuest:
 
     # -- versions ------------------------------------------------------------------------
 
-    def _load(self, model_id: int, source: bytes, files: Mapping[str, int]) -> float:
-        """Loads a version from the process's descriptors; returns seconds taken."""
+    def _load(self, model_id: int, source: bytes, files: Mapping[str, int]) -> None:
+        """Loads a version from the process's descriptors."""
         # The bytes come from this very process, so pickle is safe here.
         version: ModelSource = pickle.loads(source)
-        begun_s = time.perf_counter()
         torch.set_num_threads(1)
         staged = VersionFiles.adopt({name: os.dup(fd) for name, fd in files.items()})
         try:
@@ -159,7 +141,6 @@ class NamespaceGuest:
         finally:
             staged.close()
         self._models[model_id] = version, guest
-        return time.perf_counter() - begun_s
 
     def _call(
         self,
@@ -167,9 +148,8 @@ class NamespaceGuest:
         signature_name: str,
         num_rows: int,
         inputs: Sequence[tuple[str, SharedTensor]],
-    ) -> tuple[list[tuple[str, object]], int]:
-        """Runs a signature; returns outputs and nanoseconds."""
-        begun_ns = time.perf_counter_ns()
+    ) -> list[tuple[str, object]]:
+        """Runs a signature; returns its outputs."""
         self._kept = []
         source, guest = self._loaded(model_id)
         self._set_threads(source.intra_op_threads)
@@ -189,7 +169,7 @@ class NamespaceGuest:
             finally:
                 FORKS.end_copy(depth)
             try:
-                found: list[tuple[str, object]] = [
+                return [
                     (name, describe(value, self._kept))
                     if isinstance(value, torch.Tensor)
                     else (name, (DTYPE_CODES[value.dtype], value.shape, value.data))
@@ -200,7 +180,6 @@ class NamespaceGuest:
                 raise Internal(
                     f"{who} returned what cannot be read: {one_line(error)}"
                 ) from error
-        return found, time.perf_counter_ns() - begun_ns
 
     def _release(self) -> None:
         """Releases the tensors that the last answer named."""
@@ -247,11 +226,27 @@ class NamespaceGuest:
         return self._sessions
 
 
+def describe(tensor: torch.Tensor, kept: list[torch.Tensor]) -> SharedTensor:
+    """Returns a tensor's description; adds what has to stay alive for it to ``kept``."""
+    dense = plain(tensor)
+    kept.append(dense)
+    code = DTYPE_CODES[DTYPE_OF[dense.dtype]]
+    return code, tuple(dense.shape), dense.data_ptr()
+
+
+def tensor_at(code: int, shape: tuple[int, ...], address: int) -> torch.Tensor:
+    """Returns a copy of the tensor described; it owns its memory."""
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[DTYPE_OF_CODE[code]])
+    ctypes.memmove(tensor.data_ptr(), address, tensor.nbytes)
+    return tensor
+
+
 _started: list[object] = []  # kept alive, because C code has their addresses
 
 
 def start() -> int:
     """Returns the address of a C function that answers requests, for good."""
+    os.register_at_fork(after_in_child=_let_signals_go)
     torch.set_num_threads(1)
     guest = NamespaceGuest()
     gc.collect()

@@ -24,6 +24,7 @@ from tfs.core.tensor_view import LARGE_BYTES, TensorView
 from tfs.runtime.guest.devices import current_device
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.own_process import seed_random
 from tfs.runtime.guest.platforms.nested_values import FindClass, called_by_name
 from tfs.runtime.guest.platforms.signature_call import Function, SignatureCall
 from tfs.runtime.guest.torch_tensor import (
@@ -208,6 +209,10 @@ class TorchCallable:
                 for name, value in inputs.items()
             }
             return call.run(moved, num_rows)
+
+    def seed(self, seed: int | None) -> None:
+        """Sets this process's random numbers."""
+        seed_random(seed)
 
     def close(self) -> None:
         """Drops the model; idempotent."""
