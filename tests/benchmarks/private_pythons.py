@@ -66,7 +66,7 @@ def private_pythons(num: int) -> Iterator[list[DlmopenInterpreter]]:
     interpreters = [DlmopenInterpreter(f"dlmopen-{index}") for index in range(num)]
     for interpreter in interpreters:
         interpreter.start()
-        interpreter.hold()
+        interpreter.namespace()
     yield interpreters
     for interpreter in interpreters:
         interpreter.close(time.monotonic() + 30)

@@ -57,11 +57,11 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.library.process_channel import ProcessChannel
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_backend import ProcessPool
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker import Worker
 
 NUM_CORES = len(os.sched_getaffinity(0))
 REQUESTERS = tuple(sorted({1, 2, 4, NUM_CORES}))
@@ -458,16 +458,16 @@ def measure_extra_interpreter(report: Report) -> None:
         ok = True
         private_mb, ready_ms = [], []
         for number in range(ROUNDS):
-            channel = ProcessChannel(
-                f"extra-{number}", host.loop, host.zygote, ProcessOptions()
+            extra = Worker(
+                f"extra-{number}", host.loop, host.zygote, ProcessOptions(), None
             )
             model = host.pool().load(subject.source)  # the zygote runs by then
             begun_s = time.perf_counter()
-            channel.hold()
+            extra.ready().result(120.0)
             ready_ms.append((time.perf_counter() - begun_s) * 1e3)
             ok = ok and equals(model, subject, 1)
             private_mb.append(_memory(model.pid, "Private_") / 1e6)
-            channel.close()
+            host.on_loop(extra.close)
         report.record(
             "runtime/extra-interpreter/private",
             Series(tuple(private_mb)),

@@ -18,9 +18,9 @@ bring their own. It needs no server; it runs a serving loop of its own for the p
 from __future__ import annotations
 
 import os
-import threading
 import time
 import zipfile
+from collections.abc import Sequence
 from typing import Final, Literal, NoReturn, Self
 
 from tfs.core.errors import InvalidArgument, NotFound
@@ -37,8 +37,8 @@ from tfs.runtime.library.sessions import (
     Package,
     RemoteObject,
 )
+from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.zygote import Zygote
 
 __all__ = [
     "InterpreterManager",
@@ -87,29 +87,25 @@ class InterpreterManager:
                 num = min(num, dlmopen_probe.most_interpreters())
         if num < 1:
             raise ValueError("num_interpreters must be >= 1")
+        how = options or ProcessOptions()
         self._loop: ServingLoop | None = None
-        self._zygote: Zygote | None = None
-        channels: list[SessionChannel] = []
-        self._processes: list[ProcessChannel] = []
-        self._private: list[DlmopenInterpreter] = []
+        self._processes: ProcessBackend | None = None
+        channels: Sequence[SessionChannel]
         if backend == "dlmopen":
             dlmopen_probe.require(num)
             # As long as one waits for a process.
-            timeout_s = (options or ProcessOptions()).load_timeout_s
-            self._private = [
-                DlmopenInterpreter(f"dlmopen-{i}", call_timeout_s=timeout_s)
+            channels = [
+                DlmopenInterpreter(f"dlmopen-{i}", call_timeout_s=how.load_timeout_s)
                 for i in range(num)
             ]
-            channels += self._private
         else:
             loop = self._loop = ServingLoop(name="interpreter-manager")
-            zygote = self._zygote = Zygote(loop)
-            how = options or ProcessOptions()
-            self._processes = [
-                ProcessChannel(f"process-{i}", loop, zygote, how) for i in range(num)
+            processes = self._processes = ProcessBackend(loop, how)
+            channels = [
+                ProcessChannel(loop, how, processes.worker(f"process-{i}"))
+                for i in range(num)
             ]
-            channels += self._processes
-            self._loop.start()
+            loop.start()
         self._lender = InterpreterLender(channels)
 
     def __enter__(self) -> Self:
@@ -150,22 +146,13 @@ class InterpreterManager:
         if not self._lender.close():
             return
         deadline_s = time.monotonic() + _CLOSE_S
-        for private in self._private:
-            private.close(deadline_s)
-        for process in self._processes:
-            process.close()
-        if self._loop is not None and self._zygote is not None:
-            done = threading.Event()
-            zygote = self._zygote
-
-            def end() -> None:
-                zygote.close()
-                done.set()
-
-            self._loop.post(end)
-            done.wait(_CLOSE_S)
+        for each in self._lender.interpreters:
+            each.channel.close(deadline_s)
+        if self._loop is not None and self._processes is not None:
+            self._processes.close(deadline_s)
             self._loop.close(deadline_s)
-        self._lender.close_files()
+        for file in list(self._lender.files):
+            file.close()
 
     def __reduce__(self) -> NoReturn:
         self._lender.__reduce__()

@@ -232,7 +232,8 @@ def test_closing_waits_for_a_call_and_keeps_the_namespace_for_others() -> None:
     manager = InterpreterManager(1, backend="dlmopen")
     session = manager.acquire_session()
     sleep = session.global_("time", "sleep")
-    (channel,) = manager._private
+    channel = manager._lender.interpreters[0].channel
+    assert isinstance(channel, DlmopenInterpreter)
     caller = threading.Thread(target=lambda: sleep(0.3))
     caller.start()
     until(lambda: channel.num_unanswered > 0, "the call")

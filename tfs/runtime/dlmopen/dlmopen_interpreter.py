@@ -265,10 +265,6 @@ class DlmopenInterpreter:
 
     # -- sessions, on the callers' threads -----------------------------------------------
 
-    def hold(self) -> None:
-        """Makes the CPython. Blocks for seconds if none is idle."""
-        self._ready()
-
     def _end_sessions(self, patience_s: float) -> None:
         """Drops what sessions left, and the CPython if nothing is loaded there."""
         with self._lock:
@@ -290,7 +286,7 @@ class DlmopenInterpreter:
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()
     ) -> tuple[bytes, list[int]]:
-        namespace = self._ready()
+        namespace = self.namespace()
         with self._calling:
             reply: tuple[bytes, list[int]] = namespace.call(
                 ("session", request, list(fds))
@@ -298,9 +294,10 @@ class DlmopenInterpreter:
         return reply
 
     def _load_model(self, source: ModelSource, files: VersionFiles) -> GuestModel:
-        return NamespaceModel(self._ready(), self._calling, source, files)
+        return NamespaceModel(self.namespace(), self._calling, source, files)
 
-    def _ready(self) -> Namespace:
+    def namespace(self) -> Namespace:
+        """Returns the CPython. Blocks for seconds the first time, if none is idle."""
         with self._lock:
             if self._is_closed:
                 raise closed(self._name)

@@ -33,21 +33,23 @@ class SessionChannel(Protocol):
         """Changes whenever what sessions left in the interpreter is gone."""
         ...
 
-    def hold(self) -> None:
-        """Makes the interpreter ready, and keeps it so until it is closed. Blocks."""
-        ...
-
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()
     ) -> tuple[bytes, list[int]]:
         """Has the interpreter's ``SessionGuest`` answer a request. Blocks.
 
-        Returns the reply, and descriptors that the caller closes.
+        The first request makes the interpreter, which stays until it is closed. Returns
+        the reply, and descriptors that the caller closes.
 
         Raises:
-            ServingError: The guest's error; or the interpreter died over the request.
+            ServingError: The guest's error; or the interpreter died over the request,
+                or cannot be made.
 
         """
+        ...
+
+    def close(self, deadline_s: float) -> None:
+        """Ends the interpreter by ``deadline_s`` (monotonic); idempotent. Blocks."""
         ...
 
 
@@ -72,12 +74,12 @@ class Shared:
         file: SealedFile | None = None,
     ) -> None:
         self.lender = lender
-        self.number = lender.new_number()
+        self.number = next(lender.numbers)
         self.packages = packages
         self.make = make
         weakref.finalize(self, lender.drop_later, self.number).atexit = False
         if file is not None:
-            lender.own(file)
+            lender.files.add(file)
             weakref.finalize(self, file.close)
 
 
@@ -85,32 +87,28 @@ class LibraryInterpreter:
     """An interpreter and what was made there. Thread-safe.
 
     Attributes:
+        channel: Leads there.
         num_users: How often it is lent now; written by the lender.
+        garbage: Numbers of what nobody refers to any more; filled wherever garbage is
+            found.
 
     """
 
     def __init__(self, channel: SessionChannel) -> None:
+        self.channel = channel
         self.num_users = 0
-        self._channel = channel
+        self.garbage: deque[int] = deque()
         self._pid = os.getpid()
-        # Guards the three fields below, and makes things happen once. Held during an
+        # Guards the two fields below, and makes things happen once. Held during an
         # exchange with the interpreter; rank: before the lock of its channel.
         self._lock = threading.Lock()
         self._generation = -1
         self._present: set[int] = set()
-        self._is_held = False
-        # Numbers of what nobody refers to any more; filled wherever garbage is found.
-        self._garbage: deque[int] = deque()
 
     @property
     def load(self) -> int:
         """How busy it is: its users, or calls that somebody gave up waiting for."""
-        return max(self.num_users, self._channel.num_unanswered)
-
-    @property
-    def generation(self) -> int:
-        """Changes whenever what sessions left here is gone."""
-        return self._channel.generation
+        return max(self.num_users, self.channel.num_unanswered)
 
     def check_process(self) -> None:
         """Raises FailedPrecondition in a fork, where nobody would answer."""
@@ -120,26 +118,14 @@ class LibraryInterpreter:
                 "which this one is a fork: make one here"
             )
 
-    def make_ready(self) -> None:
-        """Starts it at its first use, and drops what nobody refers to any more."""
-        with self._lock:
-            if not self._is_held:
-                self._channel.hold()
-                self._is_held = True
-        numbers = []
-        with contextlib.suppress(IndexError):
-            while True:
-                numbers.append(self._garbage.popleft())
-        self.drop(numbers)
-
     def bring(self, thing: Shared) -> None:
         """Makes sure that the interpreter has ``thing``, and what it builds on."""
         for package in thing.packages:
             self.bring(package)
         with self._lock:
-            if self._channel.generation != self._generation:
+            if self.channel.generation != self._generation:
                 self._present.clear()  # in a new process everything has to be made anew
-                self._generation = self._channel.generation
+                self._generation = self.channel.generation
             if thing.number not in self._present:
                 thing.make(self, thing.number)
                 self._present.add(thing.number)
@@ -147,58 +133,45 @@ class LibraryInterpreter:
     def drop(self, numbers: Sequence[int]) -> None:
         """Drops packages and movable objects, if they are here; never raises."""
         with self._lock:
-            if self._channel.generation != self._generation:
+            if self.channel.generation != self._generation:
                 return
             here = [number for number in numbers if number in self._present]
             self._present.difference_update(here)
         if here:
             with contextlib.suppress(ServingError):  # it is gone, and they with it
-                self.ask("drop", numbers=here, give_back=True)
+                self.ask("drop", {"numbers": here, "give_back": True})
 
-    def drop_later(self, number: int) -> None:
-        """Has the next user drop a thing; takes no lock, as Python may call it anywhere."""
-        self._garbage.append(number)
+    def drop_garbage(self) -> None:
+        """Drops what nobody refers to any more."""
+        numbers = []
+        with contextlib.suppress(IndexError):
+            while True:
+                numbers.append(self.garbage.popleft())
+        self.drop(numbers)
 
     def ask(
         self,
         op: str,
-        into: int | None = None,
-        fds: tuple[int, ...] = (),
-        **fields: object,
-    ) -> object:
-        """Sends one request; returns the reply's value. Blocks.
-
-        Args:
-            op: An operation of ``SessionGuest``.
-            into: Keeps the outcome there under this number, instead of returning it.
-            fds: Descriptors that go along.
-            fields: The operation's arguments.
-
-        """
-        return self.exchange(op, into, fields, fds)[0]
-
-    def exchange(
-        self,
-        op: str,
-        into: int | None,
         fields: Mapping[str, object],
+        into: int | None = None,
         fds: tuple[int, ...] = (),
         number_of: Callable[[object], int | None] = lambda _object: None,
     ) -> tuple[object, list[int]]:
-        """As ``ask``; also returns descriptors, which the caller owns.
+        """Sends one request; returns the reply's value, and its descriptors. Blocks.
 
         Args:
-            op: As for ``ask``.
-            into: As for ``ask``.
-            fields: As for ``ask``.
-            fds: As for ``ask``.
+            op: An operation of ``SessionGuest``.
+            fields: The operation's arguments.
+            into: Keeps the outcome there under this number, instead of returning it.
+            fds: Descriptors that go along.
             number_of: Returns the number of an object among the fields; None for what
                 is passed by value.
 
         """
         self.check_process()
-        request = encode((op, into, fields), number_of)
-        reply, reply_fds = self._channel.exchange(request, fds)
+        reply, reply_fds = self.channel.exchange(
+            encode((op, into, fields), number_of), fds
+        )
         return decode(reply), reply_fds
 
 
@@ -208,35 +181,24 @@ class InterpreterLender:
     Args:
         channels: The channel of each interpreter; at least one.
 
+    Attributes:
+        interpreters: The interpreters.
+        numbers: Gives each object a number that no other one has.
+        files: The memory of what was loaded, until it is closed.
+
     """
 
     def __init__(self, channels: Sequence[SessionChannel]) -> None:
         self.interpreters = [LibraryInterpreter(channel) for channel in channels]
-        self._numbers = itertools.count(1)
-        self._files = weakref.WeakSet[SealedFile]()
+        self.numbers = itertools.count(1)
+        self.files = weakref.WeakSet[SealedFile]()
         self._is_closed = False
         # Guards num_users of every interpreter; leaf lock.
         self._lock = threading.Lock()
 
-    def new_number(self) -> int:
-        """Returns a number that no other object has."""
-        return next(self._numbers)
-
-    def own(self, file: SealedFile) -> None:
-        """Has ``close_files`` close a file, if nobody does before."""
-        self._files.add(file)
-
     @contextlib.contextmanager
     def least_used(self) -> Iterator[LibraryInterpreter]:
-        """Lends an interpreter for a block; see :meth:`take`."""
-        interpreter = self.take()
-        try:
-            yield interpreter
-        finally:
-            self.give_back(interpreter)
-
-    def take(self) -> LibraryInterpreter:
-        """Returns the least used interpreter, and counts one more use of it.
+        """Lends the least used interpreter for a block.
 
         Raises:
             Unavailable: They are closed.
@@ -248,16 +210,11 @@ class InterpreterLender:
             interpreter = min(self.interpreters, key=lambda each: each.load)
             interpreter.num_users += 1
         try:
-            interpreter.make_ready()
-        except BaseException:
-            self.give_back(interpreter)
-            raise
-        return interpreter
-
-    def give_back(self, interpreter: LibraryInterpreter) -> None:
-        """Takes one use off an interpreter's count."""
-        with self._lock:
-            interpreter.num_users -= 1
+            interpreter.drop_garbage()
+            yield interpreter
+        finally:
+            with self._lock:
+                interpreter.num_users -= 1
 
     def drop(self, number: int) -> None:
         """Drops something wherever it was made; never raises."""
@@ -266,9 +223,12 @@ class InterpreterLender:
                 interpreter.drop([number])
 
     def drop_later(self, number: int) -> None:
-        """Drops something where it was made when an interpreter is next lent."""
+        """Has each interpreter drop something when it is next lent.
+
+        Takes no lock, because Python may call it anywhere.
+        """
         for interpreter in self.interpreters:
-            interpreter.drop_later(number)
+            interpreter.garbage.append(number)
 
     def check_open(self) -> None:
         """Refuses use if nobody would answer.
@@ -287,19 +247,13 @@ class InterpreterLender:
 
         A fork must not end them: they belong to the process in which they were made.
         """
-        was_closed, self._is_closed = self._is_closed, True
-        if was_closed:
-            return False
         try:
-            self.interpreters[0].check_process()
-        except FailedPrecondition:
+            self.check_open()
+        except ServingError:
             return False
+        finally:
+            self._is_closed = True
         return True
-
-    def close_files(self) -> None:
-        """Frees the memory of everything that was loaded. The interpreters have ended."""
-        for file in list(self._files):
-            file.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Final
 
 from tfs.core.errors import Internal, ServingError
 from tfs.core.loop.serving_loop import ServingLoop
@@ -12,10 +11,7 @@ from tfs.runtime.process.process_model import on_loop
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.worker_process import WorkerReply
-from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed
-
-_HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 
 
 class ProcessChannel:
@@ -24,25 +20,18 @@ class ProcessChannel:
     Implements :class:`~tfs.runtime.library.interpreters.SessionChannel`.
 
     Args:
-        name: For logs and messages.
         loop: Watches the worker.
-        zygote: Forks it.
-        options: How it runs.
+        options: Say how long a request may take.
+        worker: The worker; closed with this.
 
     """
 
     def __init__(
-        self, name: str, loop: ServingLoop, zygote: Zygote, options: ProcessOptions
+        self, loop: ServingLoop, options: ProcessOptions, worker: Worker
     ) -> None:
-        self._name = name
         self._loop = loop
         self._timeout_s = options.load_timeout_s
-        self._worker = Worker(name, loop, zygote, options, None)
-
-    @property
-    def pid(self) -> int | None:
-        """The process; None while there is none."""
-        return self._worker.pid
+        self._worker = worker
 
     @property
     def num_unanswered(self) -> int:
@@ -54,27 +43,6 @@ class ProcessChannel:
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
         return self._worker.num_deaths
-
-    def hold(self) -> None:
-        """Starts the worker, which stays until ``close``.
-
-        Raises:
-            ServingError: No worker could be started.
-
-        """
-        self._check_open()
-
-        def begin(is_ready: Future[None]) -> None:
-            def on_ready(error: ServingError | None) -> None:
-                if error is None:
-                    is_ready.set_result(None)
-                else:
-                    is_ready.set_exception(error)
-
-            self._worker.want(on_ready)
-
-        late = Internal(f"interpreter {self._name} does not start")
-        on_loop(self._loop, begin, _HANDSHAKE_S, late)
 
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()
@@ -89,7 +57,8 @@ class ProcessChannel:
                 died over the request, and with it everything that the session held.
 
         """
-        self._check_open()
+        if self._worker.state is WorkerState.CLOSED:
+            raise closed(self._worker.name)
 
         def begin(answer: Future[tuple[bytes, list[int]]]) -> None:
             def on_reply(reply: WorkerReply | None) -> None:
@@ -113,13 +82,13 @@ class ProcessChannel:
             self._worker.want(on_ready)
 
         late = Internal(
-            f"interpreter {self._name} did not answer a session within "
+            f"interpreter {self._worker.name} did not answer a session within "
             f"{self._timeout_s:.0f} s; allow its calls more time (load_timeout_s), or "
             "begin a session anew"
         )
         return on_loop(self._loop, begin, self._timeout_s, late)
 
-    def close(self) -> None:
+    def close(self, deadline_s: float) -> None:
         """Ends the worker, and whatever it is doing; may be repeated."""
         if self._worker.state is WorkerState.CLOSED:
             return
@@ -129,9 +98,6 @@ class ProcessChannel:
             with suppress(InvalidStateError):
                 is_closed.set_result(None)
 
-        late = Internal(f"interpreter {self._name} does not close")
-        on_loop(self._loop, begin, _HANDSHAKE_S, late)
-
-    def _check_open(self) -> None:
-        if self._worker.state is WorkerState.CLOSED:
-            raise closed(self._name)
+        late = Internal(f"interpreter {self._worker.name} does not close")
+        timeout_s = max(0.0, deadline_s - self._loop.clock.now())
+        on_loop(self._loop, begin, timeout_s, late)

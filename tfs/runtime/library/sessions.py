@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Self
 
@@ -35,7 +36,9 @@ class Package:
         def open_in(interpreter: LibraryInterpreter, number: int) -> None:
             if file.fd < 0:
                 raise FailedPrecondition(f"package {name!r} is closed")
-            interpreter.ask("open", number, (file.fd,), number=number, name=name)
+            interpreter.ask(
+                "open", {"number": number, "name": name}, number, (file.fd,)
+            )
 
         self.shared = Shared(lender, (), open_in, file)
 
@@ -48,12 +51,14 @@ class Package:
             ServingError: The archive has no such object, or it does not load.
 
         """
-        package = self.shared.number
+        fields = {
+            "package": self.shared.number,
+            "module": module,
+            "resource": resource,
+        }
 
         def load_in(interpreter: LibraryInterpreter, number: int) -> None:
-            interpreter.ask(
-                "load_pickle", number, package=package, module=module, resource=resource
-            )
+            interpreter.ask("load_pickle", fields, number)
 
         movable = MovableObject(Shared(self._lender, (self.shared,), load_in))
         with self._lender.least_used() as interpreter:
@@ -97,8 +102,8 @@ class MovableObject:
         shared = self.shared
         with shared.lender.least_used() as interpreter:
             interpreter.bring(shared)
-            target = Ref(shared.number)
-            return interpreter.ask("call", target=target, args=args, kwargs=kwargs)
+            fields = {"target": Ref(shared.number), "args": args, "kwargs": kwargs}
+            return interpreter.ask("call", fields)[0]
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session whose ``self`` is the object."""
@@ -133,16 +138,14 @@ class InterpreterSession:
         self._packages = packages  # its own: global_ looks into them
         # What movable objects that were passed to it build on.
         self._other_packages: tuple[Shared, ...] = ()
-        self._interpreter: LibraryInterpreter | None = lender.take()
-        self._generation = self._interpreter.generation
-        try:
+        with contextlib.ExitStack() as lent:
+            interpreter = lent.enter_context(lender.least_used())
+            self._interpreter: LibraryInterpreter | None = interpreter
             if origin is not None:
-                self._interpreter.bring(origin)
-                self._generation = self._interpreter.generation
+                interpreter.bring(origin)
+            self._generation = interpreter.channel.generation
             self.self = self.keep("get", target=origin and Ref(origin.number))
-        except BaseException:
-            lender.give_back(self._interpreter)
-            raise
+            self._give_back = lent.pop_all().close
 
     def __enter__(self) -> Self:
         return self
@@ -177,12 +180,12 @@ class InterpreterSession:
         packages = (*self._packages, *self._other_packages)
         numbers = [package.number for package in packages]
         fields = {"target": obj, "packages": numbers}
-        data, (arena_fd,) = self._exchange("pickle", None, fields)
+        data, (arena_fd,) = self.ask("pickle", fields)
         arena = SealedFile.adopt(arena_fd)  # whoever wrote it has sealed it
 
         def copy_in(interpreter: LibraryInterpreter, number: int) -> None:
-            fds = (arena.fd,)
-            interpreter.ask("unpickle", number, fds, data=data, packages=numbers)
+            given = {"data": data, "packages": numbers}
+            interpreter.ask("unpickle", given, number, (arena.fd,))
 
         return MovableObject(Shared(self._lender, packages, copy_in, arena))
 
@@ -192,31 +195,27 @@ class InterpreterSession:
         if interpreter is None:
             return
         try:
-            if interpreter.generation == self._generation:
-                interpreter.ask("drop", numbers=self._numbers, give_back=False)
+            if interpreter.channel.generation == self._generation:
+                interpreter.ask("drop", {"numbers": self._numbers, "give_back": False})
         except ServingError:
             return  # the interpreter is gone, and the session with it
         finally:
-            self._lender.give_back(interpreter)
+            self._give_back()
 
     # -- for RemoteObject --------------------------------------------------------------
 
-    def ask(self, op: str, **fields: object) -> object:
-        """Sends a request whose fields may refer to objects; returns the value."""
-        return self._exchange(op, None, fields)[0]
+    def ask(
+        self, op: str, fields: Mapping[str, object], into: int | None = None
+    ) -> tuple[object, list[int]]:
+        """Sends a request whose fields may refer to objects; as the interpreter's."""
+        return self._lent().ask(op, fields, into, number_of=self._number_of)
 
     def keep(self, op: str, **fields: object) -> RemoteObject:
         """As ``ask``, but the outcome stays there, as an object of this session."""
-        number = self._lender.new_number()
-        self._exchange(op, number, fields)
+        number = next(self._lender.numbers)
+        self.ask(op, fields, number)
         self._numbers.append(number)
         return RemoteObject(self, number)
-
-    def _exchange(
-        self, op: str, into: int | None, fields: Mapping[str, object]
-    ) -> tuple[object, list[int]]:
-        interpreter = self._lent()
-        return interpreter.exchange(op, into, fields, number_of=self._number_of)
 
     def _number_of(self, obj: object) -> int | None:
         """Returns the number of an object of this session; None for a plain value.
@@ -246,7 +245,7 @@ class InterpreterSession:
     def _lent(self) -> LibraryInterpreter:
         if self._interpreter is None:
             raise FailedPrecondition("this session has ended, and its values with it")
-        if self._interpreter.generation != self._generation:
+        if self._interpreter.channel.generation != self._generation:
             raise Internal(
                 "the interpreter of this session has ended; what it held is gone, begin "
                 "anew"
@@ -288,4 +287,4 @@ class RemoteObject:
             InvalidArgument: It is something else.
 
         """
-        return self.session.ask("get", target=self)
+        return self.session.ask("get", {"target": self})[0]

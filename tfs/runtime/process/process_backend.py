@@ -15,6 +15,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker import Worker
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.runtime.task_outcome import closed
@@ -178,6 +179,10 @@ class ProcessBackend:
             self._pools = [each for each in self._pools if not each.is_spent]
             self._pools.append(pool)
         return pool
+
+    def worker(self, name: str) -> Worker:
+        """Returns a worker for sessions of the library, which the caller closes."""
+        return Worker(name, self._loop, self._zygote, self._options, None)
 
     def close(self, deadline_s: float | None = None) -> None:
         """Ends every pool and the zygote. Blocks; the loop must run."""

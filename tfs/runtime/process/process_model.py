@@ -179,12 +179,12 @@ class ProcessModel(OnAnotherThread):
         """
         first, *others = self._workers
         timeout_s = min(self._options.load_timeout_s, threading.TIMEOUT_MAX)
-        loads = [self._ready(first)]
+        loads = [first.ready()]
         if self._may_grow is None and others:
             wait(loads, self._options.slow_load_s)
             # If the first has failed already, the others need not try.
             if not loads[0].done() or loads[0].exception() is None:
-                loads += [self._ready(each) for each in others]
+                loads += [each.ready() for each in others]
         ended, _ = wait(loads, timeout_s)
         for load in loads:
             if load not in ended:
@@ -193,19 +193,6 @@ class ProcessModel(OnAnotherThread):
             load.result()
         if self._may_grow is not None and others:
             self._version.on_wait = self._grow
-
-    def _ready(self, worker: Worker) -> Future[None]:
-        """Has a worker started; the result comes when it has loaded the version."""
-        found = Future[None]()
-
-        def on_ready(error: ServingError | None) -> None:
-            if error is None:
-                found.set_result(None)
-            else:
-                found.set_exception(error)
-
-        self._loop.post(lambda: worker.want(on_ready))
-        return found
 
     def _grow(self) -> None:
         """Begins to load in one more process, unless that has begun. On the loop."""

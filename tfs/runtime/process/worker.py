@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
@@ -172,6 +173,19 @@ class Worker:
                 self._fork()
             case _:
                 self._when_ready.append(on_ready)
+
+    def ready(self) -> Future[None]:
+        """As ``want``, from any thread; the result comes once a process is ready."""
+        found = Future[None]()
+
+        def on_ready(error: ServingError | None) -> None:
+            if error is None:
+                found.set_result(None)
+            else:
+                found.set_exception(error)
+
+        self._loop.post(lambda: self.want(on_ready))
+        return found
 
     def end(self, why: str | None) -> None:
         """Kills the process; its callers and the log are told why.
