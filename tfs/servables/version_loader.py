@@ -46,7 +46,7 @@ from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.servables.measuring.probe_subject import (
     TRANSIENT,
-    ServableSubject,
+    ProbeSubject,
     failing_examples,
     warm_up,
 )
@@ -233,7 +233,7 @@ class VersionLoader:
         profile = profiler.profile(
             version.id,
             self._path,
-            ServableSubject(version.unqueued),
+            ProbeSubject(version.unqueued),
             replace(loaded, code_digest=self.code_digest),
         )
         # When the manager asks again, what serving was seen to take stays reserved.
@@ -375,7 +375,7 @@ class VersionLoader:
 
         """
         # Past the queues: an example may have more rows than the operator lets in.
-        subject = ServableSubject(version.unqueued)
+        subject = ProbeSubject(version.unqueued)
         errors = failing_examples(subject, self._path, self._context.call_s)
         version.example_errors = errors
         if not errors:
@@ -412,7 +412,7 @@ class VersionLoader:
         sizes: Mapping[str, Sequence[int]] = {}
         if version.queues is not None:
             sizes = {n: o.allowed_rows for n, o in version.queues.queue_options.items()}
-        subject = ServableSubject(version)
+        subject = ProbeSubject(version)
         warm_up(
             subject.call,
             subject.signatures,

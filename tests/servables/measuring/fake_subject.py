@@ -16,6 +16,7 @@ from tfs.core.signature import (
     TensorSpec,
 )
 from tfs.core.tensor_view import TensorView
+from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.testing.fake_clock import FakeClock
 
 SIGNATURE = Signature(
@@ -27,7 +28,7 @@ SIGNATURE = Signature(
 Rows = list[tuple[float, ...]]
 
 
-class FakeSubject:
+class FakeSubject(ProbeSubject):
     """Computes with a Python function; every call takes fake time."""
 
     pid = os.getpid()

@@ -42,7 +42,7 @@ from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.measuring.probe import ProbeOptions, probe
 from tfs.servables.measuring.probe_subject import (
-    ServableSubject,
+    ProbeSubject,
     failing_examples,
     warm_up,
 )
@@ -462,7 +462,7 @@ def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
     loader = default_registry().loader(path, LoadContext(lambda _: interpreter))
     loader.load(ID)
-    subject = ServableSubject(loader.servable)
+    subject = ProbeSubject(loader.servable)
     options = ProbeOptions(budget_s=0.2, largest_batch=4)
     result = probe(subject, path, options)
     found = result.profile.signatures[DEFAULT_SIGNATURE]
@@ -490,7 +490,7 @@ def test_call_that_hangs_ends_the_probe_and_is_marked(tmp_path: Path) -> None:
     """A model that never answers costs the probe its time limit, once."""
     silent = Silent()
     options = ProbeOptions(call_timeout_s=0.01)
-    result = probe(ServableSubject(silent), str(tmp_path), options)
+    result = probe(ProbeSubject(silent), str(tmp_path), options)
     assert len(silent.tasks) == 1
     assert isinstance(silent.tasks[0].cancel.error, DeadlineExceeded)
     assert "over 0.01 s" in result.failures[DEFAULT_SIGNATURE]
@@ -503,7 +503,7 @@ def test_error_of_the_model_is_raised_by_the_subject(tmp_path: Path) -> None:
         str(tmp_path), LoadContext(lambda _: InlineInterpreter())
     )
     loader.load(ID)
-    subject = ServableSubject(loader.servable)
+    subject = ProbeSubject(loader.servable)
     with pytest.raises(ServingError):
         subject.call(DEFAULT_SIGNATURE, {}, 1.0)
     keys = {"k": TensorView.checked(loader.servable.signatures[DEFAULT_SIGNATURE]

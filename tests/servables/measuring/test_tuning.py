@@ -12,6 +12,7 @@ from tests.runtime.packaged import signature
 from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
+from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.servables.measuring.tuning import (
     RecommendedParameters,
     TuningOptions,
@@ -22,7 +23,7 @@ from tfs.server.placing.batching_parameters import read_batching_parameters
 from tfs.testing.fake_clock import FakeClock
 
 
-class Subject:
+class Subject(ProbeSubject):
     """Answers with its input after as long as a batch of its size takes."""
 
     pid = 0
@@ -49,19 +50,6 @@ class Subject:
         self.sizes.append(rows)
         self._clock.advance(self._call_s(rows))
         return self._answer(inputs)
-
-    def seed(self, seed: int | None) -> bool:
-        raise AssertionError("not asked for")
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        raise AssertionError("not asked for")
-
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
-        raise AssertionError("not asked for")
 
 
 def test_sizes_take_turns_until_the_budget_is_spent(tmp_path: Path) -> None:

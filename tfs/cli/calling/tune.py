@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         ServingError: The version cannot be found, measured or batched.
 
     """
-    from tfs.servables.measuring.probe_subject import ServableSubject
+    from tfs.servables.measuring.probe_subject import ProbeSubject
     from tfs.servables.measuring.tuning import (
         TuningOptions,
         recommended_parameters,
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         check_writable(out)
     options = TuningOptions(args.max_batch_size, args.budget_s)
     with loaded(path, device, args.intra_op_threads) as servable:
-        tuning = tune(ServableSubject(servable), path, args.signature, options)
+        tuning = tune(ProbeSubject(servable), path, args.signature, options)
         recommended = recommended_parameters(tuning.call_s_by_rows)
         most = max(2, recommended.batch_rows)
         joining = try_joining(servable, args.signature, most)

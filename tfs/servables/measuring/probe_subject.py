@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -35,72 +35,10 @@ TRANSIENT: Final = (DeadlineExceeded, ResourceExhausted, Unavailable)
 """Errors that another moment may not bring: there was no time, or no room."""
 
 
-class ProbeSubject(Protocol):
-    """A loaded version as a probe sees it. Confined to the probing thread."""
+class ProbeSubject:
+    """A loaded version as a measurement sees it: a servable, called from outside.
 
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """By key."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """The process whose memory and processor time are the model's."""
-        ...
-
-    @property
-    def last_call_s(self) -> float | None:
-        """Seconds that the last call took where it ran; None if only the wait is known.
-
-        A model that will run elsewhere is judged by its own time, without the way to
-        the process in which it is probed.
-        """
-        ...
-
-    @property
-    def process_changes(self) -> str:
-        """What it has changed of its whole process so far, as far as is known."""
-        ...
-
-    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
-        """Runs one call and waits for it.
-
-        Raises:
-            ServingError: It failed, or took too long.
-
-        """
-        ...
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        """Returns calls per second of two threads over one; None if unknown."""
-        ...
-
-    def seed(self, seed: int | None) -> bool:
-        """Sets the random numbers that it draws; returns whether that was possible.
-
-        May be called only before it serves. None takes a seed from the system.
-        """
-        ...
-
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
-        """Makes a first call, which costs most, beside serving models, and waits.
-
-        May be called only before the version serves. The answer, or error, is dropped.
-
-        Returns:
-            Processor seconds of the call; infinite if it failed; None if it was not
-            made, because it cannot be called beside others.
-
-        """
-        ...
-
-
-class ServableSubject:
-    """Any servable, called through ``submit``, from outside its interpreter.
+    Confined to the measuring thread.
 
     Args:
         servable: The version. Of a :class:`PlacedModel` the interpreter tells more than
@@ -110,31 +48,37 @@ class ServableSubject:
 
     def __init__(self, servable: Servable) -> None:
         self._servable = servable
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """By key."""
-        return self._servable.signatures
+        self.signatures: Mapping[str, Signature] = servable.signatures
 
     @property
     def pid(self) -> int:
-        """The process in which it computes, as far as is known."""
+        """The process whose memory and processor time are the model's, if known."""
         model = self._measurable
         return os.getpid() if model is None else model.pid
 
     @property
     def last_call_s(self) -> float | None:
-        """Seconds that the interpreter measured for the last call."""
+        """Seconds that the last call took where it ran; None if only the wait is known.
+
+        A model that will run elsewhere is judged by its own time, without the way to
+        the process in which it is probed.
+        """
         model = self._measurable
         return None if model is None else model.last_call_s
 
     @property
     def process_changes(self) -> str:
-        """What the interpreter saw it change of its whole process."""
+        """What it has changed of its whole process so far, as far as is known."""
         model = self._measurable
         return "" if model is None else model.process_changes
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        """Runs one call and waits for it.
+
+        Raises:
+            ServingError: It failed, or took too long.
+
+        """
         signature = self.signatures[signature_name]
         finished = threading.Event()
         outcomes: list[Outcome] = []
@@ -167,18 +111,32 @@ class ServableSubject:
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
+        """Returns calls per second of two threads over one; None if unknown."""
         model = self._measurable
         if model is None:
             return None
         return model.two_thread_scaling(signature_name, inputs, duration_s)
 
     def seed(self, seed: int | None) -> bool:
+        """Sets the random numbers that it draws; returns whether that was possible.
+
+        May be called only before it serves. None takes a seed from the system.
+        """
         model = self._model
         return isinstance(model, SeedableModel) and model.seed(seed)
 
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
+        """Makes a first call, which costs most, beside serving models, and waits.
+
+        May be called only before the version serves. The answer, or error, is dropped.
+
+        Returns:
+            Processor seconds of the call; infinite if it failed; None if it was not
+            made, because it cannot be called beside others.
+
+        """
         model = self._model
         if not isinstance(model, RehearsableModel):
             return None
