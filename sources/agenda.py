@@ -14,6 +14,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from sources.listing import Listing
+from sources.model_repository import RepositoryLook
 from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.core.clock import Clock
@@ -32,7 +34,9 @@ class Look:
         due_s: When the next one is due; infinite if nobody asks for one.
         soonest_s: Until when events have to wait.
         is_open: Whether one is under way; what is asked for meanwhile is another one.
+        must_repeat: Whether the versions are to be emitted again even if nothing changed.
         call: That listing, if another thread makes it. Written on the scanning thread.
+        found: What that thread has found, until it is taken.
 
     """
 
@@ -40,7 +44,9 @@ class Look:
     due_s: float = math.inf
     soonest_s: float = -math.inf
     is_open: bool = False
+    must_repeat: bool = False
     call: Call | None = None
+    found: Listing | RepositoryLook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +56,13 @@ class Round:
     Attributes:
         number: The number of the last configuration that it takes into account.
         servables: All servables that are monitored, by name.
-        removed: Names that left the configuration since the last round.
-        is_changed: Whether the configuration changed since the last round.
         due: What to list; the listings have begun.
-        repeated: Names whose versions are to be emitted again even if nothing changed.
 
     """
 
     number: int
     servables: Mapping[str, ServableToMonitor]
-    removed: Sequence[str]
-    is_changed: bool
     due: Sequence[Look]
-    repeated: AbstractSet[str]
 
 
 class Agenda:
@@ -81,17 +81,13 @@ class Agenda:
         self._by_directory: Mapping[str, tuple[str, ...]] = {}
         self._looks: dict[str, Look] = {}
         self._repository: str | None = None
-        self._removed: list[str] = []
-        self._is_config_new = True
-        self._repeated: AbstractSet[str] = frozenset()
-        self._storage_due_s = math.inf
         # Listings that are not over, of the configuration that was taken in last.
         self._awaited: AbstractSet[str] = frozenset()
-        self._num_taken = 0  # the number of the configuration taken in last
         self._num_asked = 0  # configurations accepted
+        self._num_begun = 0  # configurations that a round was taken for
+        self._num_taken = 0  # the number of the configuration taken in last
         self._num_applied = 0  # configurations whose servables were all listed
         self._is_open = False
-        self._is_woken = False
         self.is_closed = False
         self.configure(servables)
         self._num_applied = self._num_asked
@@ -107,12 +103,10 @@ class Agenda:
         """Monitors exactly these servables from now on, and makes all of them due."""
         by_directory = _by_directory(wanted)
         with self._changed:
-            before, self._servables = self._servables, wanted
+            self._servables = wanted
             self._by_directory = by_directory
             keys = (*(self._looks.keys() & {REPOSITORY}), *wanted)
             self._looks = {key: self._looks.get(key) or Look(key) for key in keys}
-            self._removed += before.keys() - wanted.keys()
-            self._is_config_new = True
             self._num_asked += 1
         # This includes the unchanged ones, because an operator who reloads wants
         # everything up to date, above all where nothing is polled.
@@ -171,7 +165,7 @@ class Agenda:
         with self._changed:
             if name not in self._servables:
                 return
-            self._repeated |= {name}
+            self._looks[name].must_repeat = True
             self._num_asked += 1
         self.insist(name)
 
@@ -189,11 +183,21 @@ class Agenda:
             self.is_closed = True
             self._changed.notify_all()
 
-    def wake(self) -> None:
-        """Makes the next round due, though nothing is to be listed in it."""
+    def arrive(self, look: Look, found: Listing | RepositoryLook) -> None:
+        """Takes what another thread has listed; makes the next round due."""
         with self._changed:
-            self._is_woken = True
+            look.found = found
             self._changed.notify_all()
+
+    def take_arrived(self) -> list[tuple[Look, Listing | RepositoryLook]]:
+        """Returns what other threads have listed since this was last called."""
+        arrived = []
+        with self._changed:
+            for look in self._looks.values():
+                if look.found is not None:
+                    arrived.append((look, look.found))
+                    look.found = None
+        return arrived
 
     def wait_due(self, latest_s: float = math.inf) -> bool:
         """Blocks until something is due, or it is late; returns False once closed."""
@@ -207,10 +211,10 @@ class Agenda:
                 self._clock.wait(self._changed, None if due_s == math.inf else due_s)
             return not self.is_closed
 
-    def next_due_s(self) -> float | None:
+    def next_due_s(self, latest_s: float = math.inf) -> float | None:
         """Returns when, by the clock, something will be due; None if nothing will."""
         with self._changed:
-            due_s = self._due_s_locked()
+            due_s = min(self._due_s_locked(), latest_s)
         return None if due_s == math.inf else max(due_s, self._clock.now())
 
     def begin(self, key: str) -> Look | None:
@@ -224,28 +228,15 @@ class Agenda:
             now_s = self._clock.now()
             looks = (each for key, each in self._looks.items() if key != REPOSITORY)
             due = [each for each in looks if self._begin_locked(each, now_s)]
-            self._is_woken = False
-            removed, self._removed = self._removed, []
-            is_changed, self._is_config_new = self._is_config_new, False
-            repeated, self._repeated = self._repeated, frozenset()
-            return Round(
-                self._num_asked,
-                self._servables,
-                [name for name in removed if name not in self._servables],
-                is_changed,
-                due,
-                repeated,
-            )
+            self._num_begun = self._num_asked
+            return Round(self._num_asked, self._servables, due)
 
-    def end_round(
-        self, number: int, looking: AbstractSet[str], storage_due_s: float | None
-    ) -> None:
+    def end_round(self, number: int, looking: AbstractSet[str]) -> None:
         """Notes which listings are not over yet, of configurations up to a number.
 
         Args:
             number: That of the round.
             looking: The servables that are being listed by other threads.
-            storage_due_s: When to check on these threads; None is never.
 
         """
         with self._changed:
@@ -255,7 +246,6 @@ class Agenda:
                 self._awaited &= looking
             if not self._awaited:
                 self._num_applied = max(self._num_applied, self._num_taken)
-            self._storage_due_s = math.inf if storage_due_s is None else storage_due_s
             self._changed.notify_all()
 
     def end(self, look: Look, soonest_s: float, due_s: float) -> None:
@@ -282,10 +272,12 @@ class Agenda:
         return look
 
     def _due_s_locked(self) -> float:
-        if self._removed or self._is_config_new or self._is_woken:
+        if self._num_begun < self._num_asked:
             return -math.inf
-        looks = (each.due_s for each in self._looks.values() if not each.is_open)
-        return min(min(looks, default=math.inf), self._storage_due_s)
+        looks = self._looks.values()
+        if any(each.found is not None for each in looks):
+            return -math.inf
+        return min((each.due_s for each in looks if not each.is_open), default=math.inf)
 
 
 def directory_of(path: str) -> str:

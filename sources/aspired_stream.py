@@ -38,7 +38,6 @@ class AspiredStream:
             still be one, because it was not listed as it is configured now, or something
             settles.
         look: The listings of its base path.
-        must_repeat: Whether the versions were asked to be emitted again.
 
     """
 
@@ -48,7 +47,6 @@ class AspiredStream:
     is_late: bool = False
     outlook: bool | None = None
     look: Look | None = None
-    must_repeat: bool = False
     _seen: Mapping[str, SeenVersion] = field(default_factory=dict)
     _emitted: Versions | None = None  # None before anything was emitted
     _emitted_s: float = 0.0
@@ -94,6 +92,7 @@ class AspiredStream:
             # Nothing is known, so nothing changes; a storage outage unloads nothing.
             aspired = self._none_found(problems[0], now_s)
         else:
+            must_repeat = self.look is not None and self.look.must_repeat
             if not found.versions and found.settled_at_s is not None:
                 self.outlook = None
             decision = decide(
@@ -102,7 +101,7 @@ class AspiredStream:
                 found,
                 known=self.at_hand,
                 is_new=self._is_new,
-                repeat=self.must_repeat or now_s - self._emitted_s >= _REPEAT_S,
+                repeat=must_repeat or now_s - self._emitted_s >= _REPEAT_S,
                 unload_when_empty=unload_when_empty,
             )
             aspired = decision.aspired
@@ -165,7 +164,8 @@ class AspiredStream:
             )
         self._emitted = aspired.versions
         self._emitted_s = now_s
-        self.must_repeat = False
+        if self.look is not None:
+            self.look.must_repeat = False
 
     def _log_problem(self, problem: str) -> None:
         log.warning(

@@ -20,7 +20,6 @@ import contextlib
 import functools
 import logging
 import math
-import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,10 +122,6 @@ class FileSystemSource:
         self._findings: Mapping[str, _Finding] = {}
         self._problems: Mapping[str, tuple[str, ...]] = {}
         self._thread: threading.Thread | None = None
-        # What threads for places that may not answer have listed.
-        self._arrived: queue.SimpleQueue[tuple[Look, Listing | RepositoryLook]] = (
-            queue.SimpleQueue()
-        )
         # Held during a whole round, which orders the calls for each name. Guards the
         # fields below. Rank: before the agenda's lock and any lock of a target. The
         # event thread never takes it.
@@ -141,6 +136,9 @@ class FileSystemSource:
         self._watched: dict[str, str] = {}
         # When to check that they are the same directories; never before the thread runs.
         self._check_s = math.inf
+        # When to look for threads that hang.
+        self._relief_s = math.inf
+        self._listed: Mapping[str, ServableToMonitor] = {}  # in the last round
 
     # -- wiring ----------------------------------------------------------------
 
@@ -315,29 +313,28 @@ class FileSystemSource:
             if self._clock.now() >= self._check_s:
                 self._check_watched()
             now = self._agenda.take_round()
-            for name in now.removed:
-                if self._streams.pop(name, None) is not None:
+            if now.servables is not self._listed:
+                self._listed = now.servables
+                for name in self._streams.keys() - now.servables.keys():
+                    del self._streams[name]
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
-            if now.is_changed:
                 self._end_other_watches(now.servables.values())
-            for name in now.repeated & self._streams.keys():
-                self._streams[name].must_repeat = True
         for look in now.due:
             yield_to_loads()
             with self._turn:
                 self._list(now.servables[look.key], look)
         with self._turn:
-            due_s = self._give_up_waiting()
-            self._publish(now.number, due_s)
+            self._give_up_waiting()
+            self._publish(now.number)
         self._on_looked()
-        return self._agenda.next_due_s()
+        return self._agenda.next_due_s(self._relief_s)
 
     def _run(self) -> None:
         if self._options.watch and self._options.poll_wait_s > 0:
             self._check_s = -math.inf
             self._agenda.insist()  # what was listed before has to be watched as well
-        while self._agenda.wait_due(self._check_s):
+        while self._agenda.wait_due(min(self._check_s, self._relief_s)):
             try:
                 self.step()
             except Exception:
@@ -394,7 +391,7 @@ class FileSystemSource:
             # A fault of the target must not stop the other servables.
             log.exception("event=target_failed servable=%s", aspired.name)
 
-    def _publish(self, number: int, storage_due_s: float | None) -> None:
+    def _publish(self, number: int) -> None:
         """Publishes the findings, and then that the configuration was listed."""
         streams = self._streams
         self._findings = {
@@ -403,7 +400,7 @@ class FileSystemSource:
         }
         self._problems = {n: s.problems for n, s in streams.items() if s.problems}
         awaited = {name for name, each in streams.items() if each.is_awaited}
-        self._agenda.end_round(number, awaited, storage_due_s)
+        self._agenda.end_round(number, awaited)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
         if not self._options.require_versions:
@@ -479,19 +476,16 @@ class FileSystemSource:
         if self._storage is None or not place:
             return False
 
-        def arrive() -> None:
-            self._arrived.put((look, listing()))
-            self._agenda.wake()
-
         with contextlib.suppress(RuntimeError):  # closing
-            look.call = self._storage.submit(place, arrive, limit_s)
+            look.call = self._storage.submit(
+                place, lambda: self._agenda.arrive(look, listing()), limit_s
+            )
         return True
 
     def _take_arrived(self) -> bool:
         """Takes what other threads have listed; returns whether the models changed."""
         changed = False
-        while not self._arrived.empty():
-            look, found = self._arrived.get()
+        for look, found in self._agenda.take_arrived():
             if isinstance(found, RepositoryLook):
                 changed |= self._take_repository(look, found)
                 continue
@@ -504,11 +498,12 @@ class FileSystemSource:
                 self._agenda.end(look, self._clock.now(), math.inf)
         return changed
 
-    def _give_up_waiting(self) -> float | None:
-        """Reports places that do not answer; returns when to call this again."""
+    def _give_up_waiting(self) -> None:
+        """Reports places that do not answer."""
         if self._storage is None:
-            return None
-        due_s = self._storage.relieve()
+            return
+        relief_s = self._storage.relieve()
+        self._relief_s = math.inf if relief_s is None else relief_s
         for stream in self._streams.values():
             aspired = stream.give_up_waiting(self._clock.now())
             if aspired is not None:
@@ -517,7 +512,6 @@ class FileSystemSource:
         call = None if look is None else look.call
         if self._repository is not None and call is not None and call.is_late:
             self._repository.note_late(call.limit_s)
-        return due_s
 
     # -- the directory of models ---------------------------------------------------
 
