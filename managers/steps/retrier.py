@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from typing import Final
 
 from managers.loading.version_executor import VersionExecutor
@@ -31,25 +30,6 @@ _LONGEST_PAUSE_S: Final = 900.0
 _WELL_S: Final = 3600.0
 """A version that crashed too often is tried again after a pause, which doubles each time
 up to the longest one. After an hour without that, the next pause is the first one again."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LaterTry:
-    """An attempt to come. Immutable.
-
-    Attributes:
-        id: The version.
-        generation: Which of the version's harnesses failed.
-        at_s: When it is due, by the clock.
-        pause_s: How long it would have waited if there were no old version to bring
-            back.
-
-    """
-
-    id: ServableId
-    generation: int
-    at_s: float
-    pause_s: float
 
 
 class Retrier:
@@ -79,7 +59,7 @@ class Retrier:
         self._executor = executor
         self._retry = retry
         self._clock = clock
-        self._later: list[_LaterTry] = []
+        self._later: list[Version] = []  # which are tried again, each when it says
         # Of versions that crashed too often: how often they did, and when the last time.
         self._quarantines: dict[ServableId, tuple[int, float]] = {}
 
@@ -110,7 +90,7 @@ class Retrier:
         for version in self._table.stream(name):
             if not (isinstance(version.fault, Quarantined) and version.is_aspired):
                 continue
-            if all(each.generation != version.generation for each in self._later):
+            if version not in self._later:
                 self._plan_again(version)
 
     def _plan_again(self, version: Version) -> None:
@@ -129,24 +109,22 @@ class Retrier:
         self._plan(version, now_s + pause_s, pause_s)
 
     def _plan(self, version: Version, at_s: float, pause_s: float) -> None:
-        self._later.append(_LaterTry(version.id, version.generation, at_s, pause_s))
-        version.again_at_s = at_s
+        self._later.append(version)
+        version.again_at_s, version.again_pause_s = at_s, pause_s
 
     def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
         """Shortens the pause of a load that stood back while nothing could return."""
         if not all(v.state in END_STATES for v in versions):
             return
         now_s = self._clock.now()
-        self._later = [
-            replace(each, at_s=min(each.at_s, now_s + each.pause_s))
-            if each.id.name == name
-            else each
-            for each in self._later
-        ]
+        for each in self._later:
+            if each.id.name == name and each.again_at_s is not None:
+                each.again_at_s = min(each.again_at_s, now_s + each.again_pause_s)
 
     def next_s(self) -> float | None:
         """Returns when, by the clock, the next load is due; None if none waits."""
-        return min((each.at_s for each in self._later), default=None)
+        times_s = (each.again_at_s for each in self._later)
+        return min((each for each in times_s if each is not None), default=None)
 
     def try_due(self, *, is_closing: bool) -> list[str]:
         """Begins the loads whose pause is over; drops them if the manager closes.
@@ -154,12 +132,12 @@ class Retrier:
         Returns the names of the servables to plan.
         """
         now_s = self._clock.now()
-        due = [each for each in self._later if each.at_s <= now_s]
+        due = [each for each in self._later if (each.again_at_s or 0.0) <= now_s]
         if due:
-            self._later = [each for each in self._later if each.at_s > now_s]
-        for later in due:
-            version = self._table.find(later.id, later.generation)
-            if version is None or not version.is_aspired or is_closing:
+            self._later = [each for each in self._later if each not in due]
+        for version in due:
+            is_managed = self._table.find(version.id, version.generation) is version
+            if not is_managed or not version.is_aspired or is_closing:
                 continue
             if version.state is HarnessState.READY:
                 self._replace_faulty(version, "tried again after its crashes")
@@ -171,7 +149,7 @@ class Retrier:
                     num_failures=num,
                     estimate=version.estimate,
                 )
-        return [later.id.name for later in due]
+        return [version.id.name for version in due]
 
     def try_now(self, name: str, numbers: AbstractSet[int]) -> None:
         """Has aspired versions that failed, or that pause between attempts, loaded now."""

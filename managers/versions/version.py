@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import TypeAlias
 
 from managers.serving_map import Handle
@@ -29,6 +29,7 @@ from tfs.core.errors import Cancelled, FailedPrecondition, Internal, ServingErro
 from tfs.core.loader import Loader, Renewable
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ Done: TypeAlias = Callable[[ServingError | None], None]
 _S = HarnessState
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Version:
     """A loader, its state, and what each part keeps about it.
 
@@ -108,7 +110,9 @@ class Version:
         is_asking: Whether its loader is being asked for an estimate.
         was_asked: Whether its loader was asked, even if it gave no answer.
         again_at_s: When a version that has ended, or serves with a fault, is tried again,
-            by the clock; None if it is not. Writer: Retrier.
+            by the clock; None if it is not. Writer of this and of the next: Retrier.
+        again_pause_s: How long that would wait if there were no old version to bring
+            back.
         fault: What is wrong with it although it serves; None while it is well. Writer of
             this and of what follows: the table.
         heir_error: If it was unloaded for new contents of the same version and came
@@ -123,90 +127,53 @@ class Version:
 
     """
 
-    __slots__ = (
-        "_cancelled",
-        "_state",
-        "again_at_s",
-        "clock",
-        "done",
-        "error",
-        "estimate",
-        "fault",
-        "flaw",
-        "generation",
-        "handle",
-        "heir_error",
-        "id",
-        "is_asking",
-        "is_aspired",
-        "is_end_told",
-        "is_ended",
-        "is_executing",
-        "is_late",
-        "is_loaded",
-        "is_refused",
-        "is_replaced",
-        "is_started",
-        "load_s",
-        "loader",
-        "lock",
-        "note",
-        "num_failures",
-        "published",
-        "reason",
-        "reserved",
-        "resident_bytes",
-        "retry",
-        "retry_at_s",
-        "was_asked",
-        "why_managed",
-    )
+    data: InitVar[LoaderData]
+    _: KW_ONLY
+    retry: RetryOptions
+    clock: Clock
+    generation: int = 0
+    is_aspired: bool = True
+    reason: str = ""
+    num_failures: int = 0
+    id: ServableId = field(init=False)
+    why_managed: str = field(init=False)
+    error: ServingError | None = field(init=False)
+    loader: Loader[object] | None = field(init=False)
+    # Guards the state, error, is_loaded, retry_at_s and whether it was cancelled.
+    # Leaf: nothing is called under it.
+    lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _state: HarnessState = field(init=False)
+    _cancelled: bool = field(init=False, default=False)
+    estimate: ResourceAllocation | None = None
+    flaw: ServingError | None = None
+    load_s: float | None = None
+    is_loaded: bool = False
+    is_late: bool = False
+    retry_at_s: float | None = None
+    handle: Handle | None = None
+    done: Done | None = None
+    reserved: ResourceAllocation | None = None
+    is_executing: bool = False
+    is_refused: bool = False
+    is_ended: bool = False
+    is_asking: bool = False
+    was_asked: bool = False
+    again_at_s: float | None = None
+    again_pause_s: float = 0.0
+    fault: ServingError | None = None
+    heir_error: ServingError | None = None
+    note: str = ""
+    resident_bytes: int | None = None
+    is_started: bool = False
+    is_end_told: bool = False
+    is_replaced: bool = False
+    # What was published last, and since when it serves; see published_state.
+    published: tuple[object, float, float | None] = (None, 0.0, None)
 
-    def __init__(
-        self,
-        data: LoaderData,
-        *,
-        retry: RetryOptions,
-        clock: Clock,
-        generation: int = 0,
-        is_aspired: bool = True,
-        reason: str = "",
-        num_failures: int = 0,
-    ) -> None:
-        self.id = data.id
-        self.generation = generation
-        self.why_managed = reason
-        self.is_aspired = is_aspired
-        self.reason = reason
-        self.error = data.error
-        self.retry = retry
-        self.clock = clock
-        self.loader = data.payload
-        self.estimate: ResourceAllocation | None = None
-        self.flaw: ServingError | None = None
-        self.load_s: float | None = None
-        self.num_failures = num_failures
-        self.is_late = False
-        # Guards the state, error, is_loaded, retry_at_s and whether it was cancelled.
-        # Leaf: nothing is called under it.
-        self.lock = threading.Lock()
+    def __post_init__(self, data: LoaderData) -> None:
+        self.id, self.error, self.loader = data.id, data.error, data.payload
+        self.why_managed = self.reason
         self._state = _S.NEW if data.error is None else _S.ERROR
-        self._cancelled = False
-        self.is_loaded = False
-        self.retry_at_s: float | None = None
-        self.handle: Handle | None = None
-        self.done: Done | None = None
-        self.reserved: ResourceAllocation | None = None
-        self.is_executing = self.is_refused = self.is_ended = False
-        self.is_asking = self.was_asked = False
-        self.again_at_s: float | None = None
-        self.fault: ServingError | None = None
-        self.heir_error: ServingError | None = None
-        self.note = ""
-        self.resident_bytes: int | None = None
-        self.is_started = self.is_end_told = self.is_replaced = False
-        # What was published last, and since when it serves; see published_state.
-        self.published: tuple[object, float, float | None] = (None, 0.0, None)
 
     # -- where it stands ---------------------------------------------------------------
 
