@@ -15,7 +15,7 @@ from tfs.cli.main import make_parser
 from tfs.cli.serving.serve_arguments import REFUSED, WITHOUT_MEANING
 from tfs.server.config.server_config import read_config_text
 from tfs.server.options import FLAGS
-from tfs.server.placing.batching_parameters import read_batching_parameters
+from tfs.server.placing.batcher import read_batching_parameters
 
 PAGES = [ROOT / page for page in tracked_files("*.md")]
 _FENCED = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.M | re.S)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Certificates
-from tfs.cli.tls_files import read_credentials
+from tfs.cli.connection import read_credentials
 from tfs.core.errors import InvalidArgument
 
 

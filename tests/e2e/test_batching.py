@@ -22,7 +22,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.export import Packaging, save_python
-from tfs.server.placing.batching_parameters import read_batching_file
+from tfs.server.placing.batcher import read_batching_file
 from tfs.testing.patience import PATIENCE_S
 
 WIDTH = 4

@@ -14,7 +14,7 @@ import pytest
 from tests.certificates import Certificates
 from tests.e2e.serving import Serving, export_sleeper, fork_tfs, run_command
 from tfs.client import Client
-from tfs.client.retry import RetryPolicy
+from tfs.client.call_errors import RetryPolicy
 from tfs.core.errors import ServingError
 from tfs.testing.patience import PATIENCE_S
 

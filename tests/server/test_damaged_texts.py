@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.proto.samples import EXTENDED_CONFIG
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.server.config.server_config import config_text, read_config_text
-from tfs.server.placing.batching_parameters import read_batching_parameters
+from tfs.server.placing.batcher import read_batching_parameters
 
 TENSORFLOWS: Final = """
 # one model

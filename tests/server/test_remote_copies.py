@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tfs.server.loading import RemoteCopies
 from tfs.server.options import ServerOptions
-from tfs.server.remote_copies import RemoteCopies
 
 
 def test_copies_of_a_killed_server_are_removed_at_the_next_start(

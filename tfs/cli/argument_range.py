@@ -1,8 +1,9 @@
-"""Reads numbers of command lines, and refuses those that messages have no room for."""
+"""Reads numbers and sizes of command lines, and refuses those that messages have no room for."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Final, TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -82,3 +83,21 @@ def servers(text: str) -> tuple[int, int]:
     """
     least, _, most = text.partition("-")
     return (0, count(most)) if least == "0" and most else replicas(text)
+
+
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def size(text: str) -> int:
+    """Reads "500M" or "8G" (powers of 1,024), for argparse.
+
+    Raises:
+        ArgumentTypeError: It is no size.
+
+    """
+    found = re.fullmatch(r"([0-9]+)([KMGT]?)(?:i?B)?", text.strip())
+    if not found or not int(found[1]):
+        raise argparse.ArgumentTypeError(
+            f"a size is a number with K, M, G or T: {text}"
+        )
+    return int(found[1]) * _UNITS[found[2]]

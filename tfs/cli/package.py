@@ -236,7 +236,7 @@ def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> 
 
 def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> str:
     from tfs.export import Packaging, Signature, save
-    from tfs.export.signatures.default_values import default_values
+    from tfs.export.signatures.named_inputs import default_values
 
     module, home = _named_module(args.spec)
     example = _named_example(args.example, home)

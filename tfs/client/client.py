@@ -23,7 +23,7 @@ from tfs.client.arguments import (
     checked_retry,
     default_timeout_s,
 )
-from tfs.client.call_errors import read_error
+from tfs.client.call_errors import Attempts, RetryPolicy, read_error
 from tfs.client.requests import Features, Rpc, Target, read_reply
 from tfs.client.results import (
     Classification,
@@ -32,7 +32,6 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
-from tfs.client.retry import Attempts, RetryPolicy
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Cancelled
 

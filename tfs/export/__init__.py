@@ -10,7 +10,7 @@ from tfs.export.packaging.dependency_report import (
 )
 from tfs.export.packaging.package import explain
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.reseal import reseal
+from tfs.export.publish import reseal
 from tfs.export.save import save
 from tfs.export.save_python import save_python
 from tfs.export.signatures.signature import Signature

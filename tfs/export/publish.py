@@ -1,4 +1,4 @@
-"""Publishes a version: its number, the files beside the payload, and its producer."""
+"""Publishes a version, a new one or an edited one: its number, files beside it, producer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import ExampleSlot, Signature
 from tfs.core.version.input_statistics import STATISTICS, describe, to_json
 from tfs.core.version.manifest import Producer
-from tfs.core.version_directory import BATCHING_PARAMETERS, new_version
+from tfs.core.version_directory import (
+    BATCHING_PARAMETERS,
+    commit,
+    new_version,
+    payload_files,
+    read_manifest,
+)
 from tfs.export.signatures.signature import Derived
+from tfs.export.trial.trial import tried
 from tfs.export.values import view_of
+from tfs.runtime.guest.model_source import PLATFORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +154,47 @@ def place_examples(
             blob += view.data
         signatures[key] = replace(each.signature, examples=slots)
     return signatures, bytes(blob)
+
+
+def reseal(
+    folder: str | os.PathLike[str],
+    base_path: str | os.PathLike[str],
+    version: int | None = None,
+) -> str:
+    """Publishes the edited files of a version directory as a new version.
+
+    It is for packages that were unzipped, edited and zipped again, and for changed
+    tables and assets: the digests of the old manifest no longer fit, but its signatures
+    still do. The new version is loaded in a process of its own, and called on its
+    examples, before it appears.
+    Blocks.
+
+    Args:
+        folder: A version directory with its manifest; it stays as it is.
+        base_path: The model's directory; created if absent.
+        version: The new number; None takes the next free one.
+
+    Returns:
+        The new version's directory.
+
+    Raises:
+        NotFound: The folder has no manifest.
+        InvalidArgument: The edited version does not load or run. Nothing was written.
+        FailedPrecondition: The version exists already. It was not touched.
+
+    """
+    place = os.fspath(folder)
+    manifest = read_manifest(place)
+
+    def fill(target: str) -> None:
+        for name in payload_files(place):
+            copy = os.path.join(target, name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copyfile(os.path.join(place, name), copy)
+        commit(
+            target, manifest.platform, manifest.signatures, manifest.entry, producer()
+        )
+        if manifest.platform in PLATFORMS:
+            tried(target, manifest.platform)
+
+    return publish(os.fspath(base_path), version, fill)

@@ -16,16 +16,14 @@ from torch import nn
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.check import differing_outputs
-from tfs.export.packaging.package_resources import readable
-from tfs.export.packaging.packaging import Packaging
+from tfs.export.packaging.package import RESOURCE, package_of, write_archive
+from tfs.export.packaging.packaging import Packaging, readable
 from tfs.export.publish import Extras, place_examples, producer, publish
-from tfs.export.signatures.calling import OF_PROGRAMS, evaluation
 from tfs.export.signatures.derive import derive
-from tfs.export.signatures.module_calls import outputs_of
+from tfs.export.signatures.module_calls import OF_PROGRAMS, evaluation, outputs_of
 from tfs.export.signatures.signature import Derived, ExampleInputs, Signature
-from tfs.export.trial.trial import prepare_trials, unlike_servers
-from tfs.export.values import same
+from tfs.export.trial.trial import prepare_trials, tried, unlike_servers
+from tfs.export.values import Value, close, same, view_of
 from tfs.export.wrappers import (
     has_wrappers,
     run_as_written,
@@ -34,14 +32,41 @@ from tfs.export.wrappers import (
     without_parallelism,
 )
 from tfs.export.writers.described_module import DescribedModule
-from tfs.export.writers.package_writer import write_package
 from tfs.export.writers.program_writer import write_compiled, write_program
 from tfs.export.writers.script_writer import write_script
+from tfs.runtime.guest.model_source import concurrency_of
+from tfs.runtime.guest.torch_tensor import to_torch
 
 log = logging.getLogger(__name__)
 
+
+def _write_package(folder: str, module: DescribedModule) -> dict[str, object]:
+    """Writes the archive; returns the manifest's entry.
+
+    Raises:
+        InvalidArgument: It cannot be stored in this form; says why, with the tree of
+            modules.
+
+    """
+    packaging = module.packaging
+    threads: dict[str, object] = {}
+    if packaging.concurrency != 1:
+        threads["concurrency"] = packaging.concurrency
+        concurrency_of(threads, module.name)
+    report = write_archive(
+        module.module,
+        os.path.join(folder, "model.pt"),
+        packaging,
+        module.argument_classes,
+    )
+    if packaging.report is not None:
+        packaging.report(report)
+    package = package_of(module.module, packaging)
+    return {"package": package, "resource": RESOURCE, **module.entry, **threads}
+
+
 _WRITERS: Final[Mapping[str, Callable[[str, DescribedModule], dict[str, object]]]] = {
-    "torch_package": write_package,
+    "torch_package": _write_package,
     "torch_export": write_program,
     "aotinductor": write_compiled,
     "torchscript": write_script,
@@ -248,7 +273,7 @@ def _fill(
     served_by = "torch_export" if platform == "aotinductor" else platform
     commit(folder, served_by, signatures, entry, producer())
     is_exact = platform == "torch_package"  # the same kernels run
-    differing = differing_outputs(
+    differing = _differing_outputs(
         folder, served_by, described.derived, is_exact=is_exact
     )
     if differing:
@@ -284,3 +309,38 @@ def _judge(
             described.name,
             ",".join(names),
         )
+
+
+def _differing_outputs(
+    folder: str, platform: str, derived: Mapping[str, Derived], *, is_exact: bool
+) -> dict[str, list[str]]:
+    """Tries a version; returns the outputs that differ from the module's, by signature.
+
+    Raises:
+        InvalidArgument: The version cannot be served; says what to do.
+
+    """
+    outputs = tried(folder, platform, _device(derived))
+    differing = {
+        key: [
+            name
+            for name, value in each.outputs.items()
+            if view_of(value) != outputs[key][name]
+            and (is_exact or not close(_on_cpu(value), to_torch(outputs[key][name])))
+        ]
+        for key, each in derived.items()
+    }
+    return {key: names for key, names in differing.items() if names}
+
+
+def _on_cpu(value: Value) -> Value:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _device(derived: Mapping[str, Derived]) -> str:
+    """Returns the device of the author's example, so that the same kernels run."""
+    for each in derived.values():
+        for value in each.example.values():
+            if isinstance(value, torch.Tensor):
+                return str(value.device)
+    return "cpu"

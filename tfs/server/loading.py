@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
+import tempfile
+import time
+import uuid
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -14,6 +19,8 @@ from managers.aspired_versions_manager import (
 from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
+from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_caches
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import FileSystemSourceOptions
 from sources.storage.storage_threads import StorageThreads
 from sources.storage.version_contents import KNOWN_PLATFORMS
@@ -36,7 +43,6 @@ from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer, loader_makers
 from tfs.server.placing.version_probe import VersionProbe
-from tfs.server.remote_copies import RemoteCopies
 from tfs.server.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -233,3 +239,38 @@ def _warmup_options(options: ServerOptions) -> WarmupOptions:
     # 0 iterations mean one, as in TensorFlow Serving.
     num_iterations = max(1, options.num_warmup_iterations)
     return WarmupOptions(options.enable_model_warmup, num_iterations)
+
+
+_PREFIX: Final = "tfs-cache-"
+
+
+class RemoteCopies:
+    """Owns the copies, unless a directory is configured for them. Thread-safe.
+
+    Attributes:
+        cache: Makes and holds the copies.
+
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._own = ""
+        root = options.remote_cache_dir
+        if not root:
+            # A name that nobody can guess. The cache makes the directory with the first
+            # URL, so that a server without URLs leaves nothing behind, however it ends.
+            name = f"{_PREFIX}{uuid.uuid4().hex}"
+            root = self._own = os.path.join(tempfile.gettempdir(), name)
+        self.cache = VersionCache(
+            VersionCacheOptions(root, options.remote_cache_max_bytes or None),
+            RemoteFileSystem(),
+        )
+
+    def remove_left(self) -> None:
+        """Removes the copies that servers left behind which were killed. Blocks."""
+        remove_left_caches(tempfile.gettempdir(), _PREFIX, time.time())
+
+    def close(self) -> None:
+        """Gives up the directory, and removes it if it was not configured. Idempotent."""
+        self.cache.close()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)

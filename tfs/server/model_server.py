@@ -45,8 +45,7 @@ from tfs.server.page.views import PageParts
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
-from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
-from tfs.server.request_log.request_logs import RequestLogs
+from tfs.server.request_log.request_logs import LogWriter, LogWriterOptions, RequestLogs
 from tfs.server.system.spare_memory import SpareMemory
 from tfs.server.system.versions import distribution_version
 from tfs.server.tracing.otel_tracer import OtelTracing

@@ -16,7 +16,7 @@ from tfs.cli.calling.tune import add_parser
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.export import Packaging, save
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.placing.batching_parameters import (
+from tfs.server.placing.batcher import (
     read_batching_file,
     read_batching_parameters,
 )

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosted.fleets import state_in
+from tfs.cli.argument_range import size
 from tfs.cli.hosted.run import edit_reader
 from tfs.cli.main import main
-from tfs.cli.sizes import size
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted.fleet_state import FleetState

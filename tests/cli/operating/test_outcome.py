@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.operating.model_report import report
-from tfs.cli.operating.outcome import canary_lines, outcome_lines
+from tfs.cli.operating.model_table import canary_lines, outcome_lines
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 

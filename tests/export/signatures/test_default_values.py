@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.signatures.default_values import default_values
+from tfs.export.signatures.named_inputs import default_values
 
 
 class Scaled(nn.Module):

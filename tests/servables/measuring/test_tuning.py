@@ -19,7 +19,7 @@ from tfs.servables.measuring.tuning import (
     recommended_parameters,
     tune,
 )
-from tfs.server.placing.batching_parameters import read_batching_parameters
+from tfs.server.placing.batcher import read_batching_parameters
 from tfs.testing.fake_clock import FakeClock
 
 

@@ -7,7 +7,7 @@ import pytest
 from batching.batching_options import Padding
 from tfs.core.batch.batch_queue_options import Mixing
 from tfs.core.errors import InvalidArgument
-from tfs.server.placing.batching_parameters import read_batching_parameters
+from tfs.server.placing.batcher import read_batching_parameters
 
 UPSTREAM = """
 max_batch_size { value: 64 }

@@ -12,7 +12,7 @@ import pytest
 from tfs.codec.tfrecord import read_records
 from tfs.core.errors import InvalidArgument
 from tfs.core.stats import Stats
-from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
+from tfs.server.request_log.request_logs import LogWriter, LogWriterOptions
 from tfs.testing.fake_clock import FakeClock
 
 START = "20231114-221320"  # the fake clock's wall time

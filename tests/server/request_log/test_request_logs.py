@@ -13,8 +13,7 @@ from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.server.model_settings import LoggingSettings, TaskSampling
-from tfs.server.request_log.log_writer import LogWriter
-from tfs.server.request_log.request_logs import RequestLogs
+from tfs.server.request_log.request_logs import LogWriter, RequestLogs
 from tfs.testing.fake_clock import FakeClock
 
 ALL = LoggingSettings("/a", rate=1.0)

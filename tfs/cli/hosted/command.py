@@ -7,14 +7,13 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, replicas, servers, version_number
+from tfs.cli.argument_range import count, replicas, servers, size, version_number
 from tfs.cli.hosted.controller import add_change_command, change
 from tfs.cli.hosted.release import add_release
 from tfs.cli.hosted.run import add_run
 from tfs.cli.hosted.status import add_status
 from tfs.cli.hosted.up import add_up
 from tfs.cli.hosted.upload import upload
-from tfs.cli.sizes import size
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def ask(
         ServingError: The controller's error, or it cannot be reached.
 
     """
-    from tfs.cli.tls_files import silence_grpc
+    from tfs.cli.connection import silence_grpc
 
     silence_grpc()
     import grpc
@@ -153,7 +153,7 @@ def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | N
         if arguments.cert or arguments.key:
             raise InvalidArgument("--cert and --key need --ca")
         return None
-    from tfs.cli.tls_files import read_credentials
+    from tfs.cli.connection import read_credentials
 
     return read_credentials(arguments.ca, arguments.key, arguments.cert)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.argument_range import replicas
+from tfs.cli.argument_range import replicas, size
 from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted.run import (
     add_http_flags,
@@ -21,7 +21,6 @@ from tfs.cli.hosted.run import (
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
 from tfs.cli.printing import mebibytes
-from tfs.cli.sizes import size
 from tfs.core.errors import InvalidArgument
 from tfs.server.system.process_settings import open_missing_streams
 

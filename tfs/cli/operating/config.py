@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import Subparsers
 from tfs.cli.connection import add_admin_arguments, answer
-from tfs.cli.operating.outcome import apply_lines, outcome_lines
+from tfs.cli.operating.model_table import apply_lines, outcome_lines
 from tfs.cli.printing import emit, notes_lines
 from tfs.core.errors import Code
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import Subparsers, count, version_number
 from tfs.cli.connection import add_admin_arguments, answer, ask
-from tfs.cli.operating.outcome import canary_lines, outcome_lines
+from tfs.cli.operating.model_table import canary_lines, outcome_lines
 from tfs.cli.printing import as_json, emit, notes_lines
 from tfs.core.errors import InvalidArgument
 

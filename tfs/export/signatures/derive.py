@@ -17,7 +17,9 @@ from tfs.core.errors import InvalidArgument
 from tfs.export.signatures.module_calls import ModuleCalls
 from tfs.export.signatures.named_inputs import name_inputs
 from tfs.export.signatures.observed_signature import observed_signature
-from tfs.export.signatures.option_checks import (
+from tfs.export.signatures.signature import (
+    Derived,
+    Signature,
     check_batch,
     check_defaults,
     check_dynamic,
@@ -25,7 +27,6 @@ from tfs.export.signatures.option_checks import (
     check_names,
     check_rows,
 )
-from tfs.export.signatures.signature import Derived, Signature
 from tfs.export.values import Value, Values, first_row, joined, shape_of
 from tfs.runtime.guest.guest_model import one_line
 

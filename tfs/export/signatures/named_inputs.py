@@ -1,14 +1,16 @@
-"""Names and checks an author's example inputs, by the names that clients will use."""
+"""Names and checks an author's example inputs and defaults, as clients will name them."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.packaging.module_origin import is_of_a_package
@@ -255,3 +257,42 @@ def _input(name: str, value: object, where: str) -> Value:
         )
     # As a server hands it over: kernels may round differently where rows lie apart.
     return value.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def default_values(
+    given: Mapping[str, str], module: nn.Module, example_inputs: object
+) -> dict[str, torch.Tensor]:
+    """Returns tensors, each in the dtype that the example has for its input.
+
+    Args:
+        given: By input, JSON of a number, which is one row, or of lists of numbers.
+        module: The module whose parameters name example inputs that are given in order.
+        example_inputs: The example inputs that are given to ``save``.
+
+    Raises:
+        InvalidArgument: A text is neither a number nor lists of numbers.
+
+    """
+    if isinstance(example_inputs, Mapping):
+        named = dict(example_inputs)
+    else:
+        inputs: Sequence[object] = [example_inputs]
+        if isinstance(example_inputs, list | tuple):
+            inputs = example_inputs
+        parameters = inspect.signature(module.forward).parameters
+        named = dict(zip(parameters, inputs, strict=False))
+    values = {}
+    for name, text in given.items():
+        known = named.get(name)
+        try:
+            value = json.loads(text)
+            values[name] = torch.tensor(
+                value if isinstance(value, list) else [value],
+                dtype=known.dtype if isinstance(known, torch.Tensor) else None,
+            )
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise InvalidArgument(
+                f"the default {name}={text}: write a number or lists of numbers, as "
+                f"JSON ({error})"
+            ) from error
+    return values

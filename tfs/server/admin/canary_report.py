@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.message_fields import histogram
+from tfs.server.admin.version_report import histogram
 from tfs.server.canary.comparison import Figures, TrialRecord
 from tfs.server.config.running_config import RunningConfig
 

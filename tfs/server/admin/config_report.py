@@ -13,7 +13,7 @@ from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.label_reports import label_words
-from tfs.server.admin.message_fields import fill_error
+from tfs.server.admin.version_report import fill_error
 from tfs.server.config.config_in_force import Refusal
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig

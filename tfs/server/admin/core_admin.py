@@ -37,8 +37,8 @@ from tfs.server.admin.choices import (
     with_traffic,
 )
 from tfs.server.admin.config_report import apply_reply
-from tfs.server.admin.message_fields import fill_error
 from tfs.server.admin.server_reports import ServerReports, available
+from tfs.server.admin.version_report import fill_error
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Origin,

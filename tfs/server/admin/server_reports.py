@@ -27,13 +27,14 @@ from tfs.server.admin.config_report import (
     refusal_report,
 )
 from tfs.server.admin.label_reports import label_reports
-from tfs.server.admin.message_fields import fill_error, histogram
 from tfs.server.admin.model_history import ModelChanges, ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
+    fill_error,
     fill_load,
     fill_loaded,
     fill_stats,
+    histogram,
     version_report,
 )
 from tfs.server.config.overrides import Override

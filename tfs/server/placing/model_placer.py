@@ -40,8 +40,7 @@ from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.servables.registry import default_registry
 from tfs.server.model_settings import DETECT, ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
-from tfs.server.placing.batcher import Batcher
-from tfs.server.placing.batching_parameters import read_batching_file
+from tfs.server.placing.batcher import Batcher, read_batching_file
 from tfs.server.placing.interpreters import Interpreters
 
 log = logging.getLogger(__name__)

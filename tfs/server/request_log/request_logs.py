@@ -1,19 +1,217 @@
-"""Decides which requests of which models are logged.
+"""Decides which requests of which models are logged, and writes them off the request path.
 
-Models with equal settings share a logger. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
+Models with equal settings share a logger. Records wait for the writer's thread in a bounded
+queue; those that do not fit are dropped and counted, because a slow disk should cost log
+records and not answers. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import random
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.prediction_log import write_prediction_log
+from tfs.core import stat_names
+from tfs.core.clock import Clock
+from tfs.core.errors import InvalidArgument
+from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import Record, RequestLog
 from tfs.server.model_settings import LoggingSettings
-from tfs.server.request_log.log_writer import LogWriter
+from tfs.server.request_log.rotated_file import RotatedFile
+
+log = logging.getLogger(__name__)
+
+_JOIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogWriterOptions:
+    """How much may wait, and how large files may grow. Immutable.
+
+    Attributes:
+        max_queued_records: Records that may wait.
+        max_queued_bytes: Bytes of all waiting records.
+        max_file_bytes: A file that has reached this size is closed, and the next begun.
+        max_files: Files kept of each prefix; the oldest are deleted first. 0 keeps all.
+        max_total_bytes: Bytes of all files of a prefix together; 0 is no limit.
+
+    """
+
+    max_queued_records: int = 10_000
+    max_queued_bytes: int = 64 << 20
+    max_file_bytes: int = 64 << 20
+    max_files: int = 0
+    max_total_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_queued_records", "max_queued_bytes", "max_file_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
+        for name in ("max_files", "max_total_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} is negative: {getattr(self, name)}")
+
+
+_Item: TypeAlias = tuple[RotatedFile, int, Callable[[], bytes] | None]
+"""A file, and the record to write to it: its size and what makes it; None closes the file."""
+
+
+class LogWriter:
+    """Writes records on a thread of its own. Thread-safe.
+
+    ``submit`` never blocks for longer than an append and never raises. Tests call
+    ``write_pending`` instead of ``start``.
+    """
+
+    def __init__(
+        self, clock: Clock, stats: Stats, options: LogWriterOptions | None = None
+    ) -> None:
+        self.options = options or LogWriterOptions()
+        self.clock = clock
+        self._num_written = stats.counter(stat_names.LOG_RECORDS)
+        self._num_dropped = {
+            reason: stats.counter(stat_names.LOG_DROPPED, reason=reason)
+            for reason in ("queue", "disk")
+        }
+        # Guards the fields below; leaf: nothing is called, written or made under it.
+        self._changed = threading.Condition()
+        self._queue: deque[_Item] = deque()
+        self._num_bytes = 0
+        self._files: list[RotatedFile] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        # Why the last write failed, by prefix, so that a full disk is one line in the
+        # log and not one for each record. Replaced by the writer, never mutated.
+        self._problems: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences about logs that cannot be written now."""
+        return [
+            f"the request log {prefix} cannot be written, its records are lost: {problem}"
+            for prefix, problem in sorted(self._problems.items())
+        ]
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(
+            target=self._run, name="log-writer", daemon=True
+        )
+        self._thread.start()
+
+    def open(self, prefix: str) -> RotatedFile:
+        """Returns files for ``submit``; none is made before the first record."""
+        options = self.options
+        file = RotatedFile(
+            prefix,
+            lambda num, error: self._note_written(prefix, num, error),
+            options.max_file_bytes,
+            self.clock,
+            max_files=options.max_files,
+            max_total_bytes=options.max_total_bytes,
+        )
+        with self._changed:
+            self._files.append(file)
+        return file
+
+    def submit(
+        self, file: RotatedFile, size_bytes: int, make: Callable[[], bytes]
+    ) -> bool:
+        """Queues a record of about ``size_bytes``, which ``make`` returns later.
+
+        Returns False, and counts it as dropped, if there is no room.
+        """
+        with self._changed:
+            taken = (
+                not self._closed
+                and len(self._queue) < self.options.max_queued_records
+                and self._num_bytes + size_bytes <= self.options.max_queued_bytes
+            )
+            if taken:
+                self._queue.append((file, size_bytes, make))
+                self._num_bytes += size_bytes
+                self._changed.notify_all()
+        if not taken:
+            self._num_dropped["queue"].add()
+        return taken
+
+    def close_file(self, file: RotatedFile) -> None:
+        """Closes a file after what was queued for it."""
+        with self._changed:
+            self._queue.append((file, 0, None))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Writes all queued records and ends the thread; blocks for a few seconds at most."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_JOIN_S)
+            if thread.is_alive():
+                log.warning("event=request_log_incomplete at=close")
+                return
+        self.write_pending()
+        for file in self._files:
+            file.close()
+
+    def write_pending(self) -> None:
+        """Writes all queued records. On the writer's thread, or in tests without it."""
+        with self._changed:
+            items = list(self._queue)
+            self._queue.clear()
+        touched: dict[int, RotatedFile] = {}
+        for file, size_bytes, make in items:
+            if make is None:
+                file.close()
+                with self._changed:
+                    self._files.remove(file)
+                self._forget_problem(file.prefix)
+                continue
+            try:
+                file.write(make())
+                touched[id(file)] = file
+            except Exception as error:
+                self._note_written(file.prefix, 1, error)
+            with self._changed:
+                self._num_bytes -= size_bytes
+        for file in touched.values():
+            file.flush()
+
+    def _note_written(self, prefix: str, num: int, error: Exception | None) -> None:
+        """Counts records that are in their file now, or that are lost."""
+        if error is None:
+            self._num_written.add(num)
+            self._forget_problem(prefix)
+            return
+        self._num_dropped["disk"].add(num)
+        if prefix not in self._problems:
+            self._problems = {**self._problems, prefix: str(error)}
+            log.error(
+                "event=request_log_unwritable prefix=%s problem=%s", prefix, error
+            )
+
+    def _forget_problem(self, prefix: str) -> None:
+        if prefix in self._problems:
+            self._problems = {p: e for p, e in self._problems.items() if p != prefix}
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+            self.write_pending()
+
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
 
