@@ -333,14 +333,15 @@ def test_a_changed_model_is_waited_for_though_it_serves(
     env.apply(model("a", "", transition))
     moved = env.add_version("a", 1, "/other/a")
     (outcome,) = env.apply(model("a", "/other/a", transition))
-    assert (outcome.error, outcome.models[0].available) == (None, (1,))
+    assert outcome.error is None
+    assert outcome.models[0].available_versions == [1]
     assert env.served_path("a") == moved
     broken = env.add_version("a", 1, "/broken/a")
     env.broken.add(broken)
     (outcome,) = env.apply(model("a", "/broken/a", transition))
     assert outcome.is_applied
     assert "{name: a version: 1} due to error: DATA_LOSS" in str(outcome.error)
-    assert outcome.models[0].available == (1,)
+    assert outcome.models[0].available_versions == [1]
     assert env.served_path("a") == moved
     # Whoever changes something else about it hears of it again.
     labelled = transition + ' version_labels { key: "x" value: 1 }'

@@ -31,16 +31,12 @@ from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.canary.trial import TrialParts
 from tfs.server.canary.trial_notes import TrialNotes
 from tfs.server.config.config_in_force import ConfigInForce
 from tfs.server.config.overrides import OverridesFile
-from tfs.server.config.running_config import (
-    Change,
-    ModelChange,
-    Origin,
-    RunningConfig,
-)
+from tfs.server.config.running_config import Origin, RunningConfig
 from tfs.server.config.server_config import Message, ServerConfig
 from tfs.server.config.waiting import (
     ConfigOutcome,
@@ -259,7 +255,7 @@ class ServerCore:
         waiter = Waiter(
             lambda outcome: on_done(outcome.error),
             names,
-            (ModelChange(name, Change.UNCHANGED),),
+            (pb.ModelOutcome(model=name),),
             is_base=False,
             changed=names,
         )

@@ -17,7 +17,8 @@ from tfs.core.errors import (
     ServingError,
     Unknown,
 )
-from tfs.server.config.running_config import Change, Origin
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, read_config_text
 from tfs.server.config.waiting import ConfigOutcome
 
@@ -83,15 +84,15 @@ def test_a_bad_config_changes_nothing(
     assert env.served("a") == 1
     refusal = env.core.config.refusal
     assert refusal is not None
-    assert refusal.error is outcome.error
+    assert refusal.error.message == outcome.error.message
 
 
 def test_every_wrong_model_is_told(env: Environment) -> None:
     """A refusal says of each model what is wrong with it, not of the first alone."""
     outcome = one(env.apply(model("a", "x"), model("b", "y"), model("c")))
-    errors = {each.change.name: each.error for each in outcome.models}
+    errors = {each.model: each.status.message for each in outcome.models}
     assert sorted(errors) == ["a", "b"]
-    assert "model b" in str(errors["b"])
+    assert "model b" in errors["b"]
 
 
 @pytest.mark.parametrize(
@@ -133,9 +134,9 @@ def test_a_failing_model_is_named_and_the_others_serve(env: Environment) -> None
         "1 model(s) did not become available: "
         "{{{name: b version: 1} due to error: DATA_LOSS: /models/b/1 is damaged}, }"
     )
-    by_name = {each.change.name: each for each in outcome.models}
-    assert by_name["a"].error is None
-    assert by_name["b"].error is not None
+    by_name = {each.model: each for each in outcome.models}
+    assert by_name["a"].status.code == 0
+    assert by_name["b"].status.code != 0
     assert env.served("a") == 1
 
 
@@ -235,8 +236,8 @@ def test_a_primary_that_is_not_there_is_told_with_what_serves_meanwhile(
         )
     env.add_version("c", 1)
     (added,) = one(env.apply(model("c", "", "traffic { primary: 9 }"))).models[1:]
-    assert added.error is not None
-    assert added.error.message.endswith("that name no version get NOT_FOUND")
+    assert added.status.code != 0
+    assert added.status.message.endswith("that name no version get NOT_FOUND")
     env.add_version("c", 9)
     env.look()
     assert one(env.apply(model("c", "", "traffic { primary: 9 }"))).error is None
@@ -414,9 +415,9 @@ def test_validation_alone_changes_nothing(env: Environment) -> None:
     before = env.core.config.running
     outcome = one(env.apply(model("b"), validate_only=True))
     assert outcome.error is None
-    assert {e.change.name: e.change.change for e in outcome.models} == {
-        "a": Change.REMOVED,
-        "b": Change.ADDED,
+    assert {e.model: e.change for e in outcome.models} == {
+        "a": pb.ModelOutcome.REMOVED,
+        "b": pb.ModelOutcome.ADDED,
     }
     assert env.core.config.running is before
     refused = one(env.apply(model("b", "x"), validate_only=True))

@@ -7,10 +7,10 @@ import pytest
 from tests.server.config.configs import PLATFORMS, base, override
 from tests.server.environment import model
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Base,
-    Change,
     Origin,
     RunningConfig,
     changes,
@@ -134,11 +134,14 @@ def test_changes_are_told_by_model() -> None:
     """Added, changed with its fields, unchanged, removed."""
     old = laid_over(base(model("a"), model("b"), model("c")), {}, PLATFORMS)
     new = with_base(old, base(model("b"), model("c", "/other"), model("d")))
-    assert [(each.name, each.change, each.fields) for each in changes(old, new)] == [
-        ("a", Change.REMOVED, ()),
-        ("b", Change.UNCHANGED, ()),
-        ("c", Change.CHANGED, ("base_path",)),
-        ("d", Change.ADDED, ()),
+    assert [
+        (each.model, each.change, tuple(each.changed_fields))
+        for each in changes(old, new)
+    ] == [
+        ("a", pb.ModelOutcome.REMOVED, ()),
+        ("b", pb.ModelOutcome.UNCHANGED, ()),
+        ("c", pb.ModelOutcome.CHANGED, ("base_path",)),
+        ("d", pb.ModelOutcome.ADDED, ()),
     ]
 
 

@@ -10,7 +10,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.running_config import Change, ModelChange
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.waiting import ConfigOutcome, ConfigWaiters, ModelLook, Waiter
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
@@ -28,9 +28,11 @@ class Waiting:
         )
         self.told: list[ConfigOutcome] = []
 
-    def waiter(self, change: Change = Change.CHANGED) -> Waiter:
+    def waiter(
+        self, change: pb.ModelOutcome.Change = pb.ModelOutcome.CHANGED
+    ) -> Waiter:
         """Returns one who waits for m."""
-        changes = (ModelChange("m", change),)
+        changes = (pb.ModelOutcome(model="m", change=change),)
         return Waiter(self.told.append, frozenset({"m"}), changes, is_base=False)
 
 
@@ -42,7 +44,7 @@ def waiting() -> Waiting:
 
 def test_who_was_told_is_not_kept_until_the_deadline(waiting: Waiting) -> None:
     """The timer may last for hours, and what a config changed may be tens of megabytes."""
-    waiter = waiting.waiter(Change.ADDED)
+    waiter = waiting.waiter(pb.ModelOutcome.ADDED)
     waiting.waiters.add(waiter, waiting.clock.now() + 3600.0)
     left = weakref.ref(waiter)
     del waiter

@@ -13,12 +13,10 @@ from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.label_reports import label_words
-from tfs.server.admin.version_report import fill_error
-from tfs.server.config.config_in_force import Refusal
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
-from tfs.server.config.waiting import ConfigOutcome, ModelOutcome
+from tfs.server.config.waiting import ConfigOutcome, fill_error
 
 
 def base_report(base: Base) -> pb.BaseReport:
@@ -47,37 +45,12 @@ def override_report(
     )
 
 
-def refusal_report(refusal: Refusal) -> pb.RefusalReport:
-    """Returns a config that was not accepted."""
-    report = pb.RefusalReport(
-        origin=refusal.origin.value,  # type: ignore[arg-type]  # same numbers
-        path=refusal.path,
-        at_s=refusal.at_s,
-    )
-    fill_error(report.error, refusal.error)
-    return report
-
-
 def apply_reply(outcome: ConfigOutcome) -> pb.ApplyConfigResponse:
     """Returns the outcome of a config, model by model."""
     reply = pb.ApplyConfigResponse(applied=outcome.is_applied, notes=outcome.notes)
     fill_error(reply.status, outcome.error)
-    for each in outcome.models:
-        reply.models.append(_model_outcome(each))
+    reply.models.extend(outcome.models)
     return reply
-
-
-def _model_outcome(outcome: ModelOutcome) -> pb.ModelOutcome:
-    report = pb.ModelOutcome(
-        model=outcome.change.name,
-        change=outcome.change.change.value,  # type: ignore[arg-type]  # same numbers
-        changed_fields=outcome.change.fields,
-        available_versions=outcome.available,
-        pending_versions=outcome.pending,
-        overridden=outcome.change.is_overridden,
-    )
-    fill_error(report.status, outcome.error)
-    return report
 
 
 def effective_text(

@@ -38,7 +38,6 @@ from tfs.server.admin.choices import (
 )
 from tfs.server.admin.config_report import apply_reply
 from tfs.server.admin.server_reports import ServerReports, available
-from tfs.server.admin.version_report import fill_error
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Origin,
@@ -47,7 +46,7 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.server_config import Message as ServerMessage
 from tfs.server.config.server_config import parse_config_text
-from tfs.server.config.waiting import ConfigOutcome
+from tfs.server.config.waiting import ConfigOutcome, fill_error
 from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetSource, claim_report
 from tfs.server.placing.version_probe import VersionProbe

@@ -24,13 +24,11 @@ from tfs.server.admin.config_report import (
     effective_text,
     memory_bytes,
     override_report,
-    refusal_report,
 )
 from tfs.server.admin.label_reports import label_reports
 from tfs.server.admin.model_history import ModelChanges, ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
-    fill_error,
     fill_load,
     fill_loaded,
     fill_stats,
@@ -42,6 +40,7 @@ from tfs.server.config.running_config import (
     RunningConfig,
     require_configured,
 )
+from tfs.server.config.waiting import fill_error
 from tfs.server.core import ServerCore
 from tfs.server.system.processes import tree_resident_bytes
 
@@ -168,8 +167,9 @@ class ServerReports:
         refusal = self._core.config.refusal
         if refusal is None:
             return []
+        origin = pb.ConfigOrigin.Name(refusal.origin)
         return [
-            f"the last configuration ({refusal.path or refusal.origin.name.lower()}) was "
+            f"the last configuration ({refusal.path or origin.lower()}) was "
             f"refused, the one before stays: {refusal.error.message}"
         ]
 
@@ -192,7 +192,7 @@ class ServerReports:
             notes=self.notes(),
         )
         if core.config.refusal is not None:
-            reply.last_refusal.CopyFrom(refusal_report(core.config.refusal))
+            reply.last_refusal.CopyFrom(core.config.refusal)
         return reply
 
     def notes(self) -> list[str]:

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from managers.versions.version import LoadStatus
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.errors import Code, Quarantined, ServingError
+from tfs.core.errors import Code, Quarantined
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot
 from tfs.core.system.process_memory import private_bytes
 from tfs.handlers.limits.request_stats import RequestFigures
-from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.layered.auto import AutoStatus
@@ -28,6 +27,7 @@ from tfs.runtime.interpreter import StageableModel
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.joining.batching_report import QueueReport
 from tfs.servables.loaded_version import LoadedVersion, processes_of
+from tfs.server.config.waiting import fill_error
 from tfs.server.system.processes import started_s
 
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
@@ -280,14 +280,6 @@ def _fill_requests(report: pb.RequestStats, figures: Sequence[RequestFigures]) -
         if code is not Code.OK:
             report.num_errors_by_code[int(code)] += num
     report.latency_s.CopyFrom(histogram(found.latency_s))
-
-
-def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
-    """Writes a status; None is OK."""
-    status.SetInParent()
-    if error is not None:
-        status.code = int(error.code)
-        status.message = error.message
 
 
 def histogram(snapshot: HistogramSnapshot) -> pb.Histogram:

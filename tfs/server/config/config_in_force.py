@@ -8,8 +8,7 @@ they will not. A newer config supersedes one that is still waited for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from tfs.core.clock import Clock
@@ -20,11 +19,10 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.overrides import Override, OverridesFile
 from tfs.server.config.running_config import (
     Base,
-    Change,
-    ModelChange,
     Origin,
     RunningConfig,
     changes,
@@ -42,9 +40,9 @@ from tfs.server.config.server_config import (
 from tfs.server.config.waiting import (
     ConfigOutcome,
     ConfigWaiters,
-    ModelOutcome,
     OnOutcome,
     Waiter,
+    fill_error,
 )
 from tfs.server.model_settings import (
     ModelSettings,
@@ -58,16 +56,6 @@ _ONLY_CHECKED: Final = "it could be done; it was only checked, nothing was chang
 
 Commit = Callable[[RunningConfig | None, RunningConfig], None]
 """Makes a server follow the second config in place of the first; it does not fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A config that was refused; the one before it stayed in force. Immutable."""
-
-    origin: Origin
-    path: str
-    at_s: float
-    error: ServingError
 
 
 class ConfigInForce:
@@ -118,7 +106,7 @@ class ConfigInForce:
         self._on_waiting = on_waiting
         # Written by the thread that changes configs, read by anybody.
         self.running: RunningConfig | None = None
-        self.refusal: Refusal | None = None
+        self.refusal: pb.RefusalReport | None = None
         self.file_problem = ""
         self._first_origin = Origin.CONFIG_FILE  # the kind that survives a restart
 
@@ -204,7 +192,7 @@ class ConfigInForce:
 
         """
 
-        def refuse(error: ServingError, models: tuple[ModelOutcome, ...] = ()) -> None:
+        def refuse(error: ServingError, models: Sequence[pb.ModelOutcome] = ()) -> None:
             if not validate_only:
                 self.note_refusal(origin, path, error)
             on_done(ConfigOutcome(error, False, models))
@@ -238,7 +226,9 @@ class ConfigInForce:
             )
             self._commit(new)
             self.refusal = None
-            added = [each.name for each in changed if each.change is Change.ADDED]
+            added = [
+                each.model for each in changed if each.change == pb.ModelOutcome.ADDED
+            ]
             log.info(
                 "event=config_applied reason=%r models=%d new=%s",
                 reason,
@@ -290,7 +280,7 @@ class ConfigInForce:
             except ServingError as error:
                 on_done(ConfigOutcome(error, False))
                 return
-            mine = tuple(each for each in changes(running, new) if each.name == name)
+            mine = tuple(each for each in changes(running, new) if each.model == name)
             if validate_only:
                 on_done(_only_checked(mine))
                 return
@@ -304,7 +294,9 @@ class ConfigInForce:
 
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         """Remembers a config that was refused, for ``GetConfig``."""
-        self.refusal = Refusal(origin, path, self._clock.wall_s(), error)
+        self.refusal = pb.RefusalReport(path=path, at_s=self._clock.wall_s())
+        self.refusal.origin = origin.value  # type: ignore[assignment]  # same numbers
+        fill_error(self.refusal.error, error)
 
     def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
         def guarded() -> None:
@@ -330,7 +322,7 @@ class ConfigInForce:
         self,
         before: RunningConfig,
         new: RunningConfig,
-        changed: tuple[ModelChange, ...],
+        changed: Sequence[pb.ModelOutcome],
         origin: Origin,
         on_done: OnOutcome,
         *,
@@ -343,16 +335,17 @@ class ConfigInForce:
         not to be told that they answer), and those of which no version answers, because
         the change may correct them.
         """
-        moved = [each for each in changed if each.change is Change.CHANGED]
+        moved = [each for each in changed if each.change == pb.ModelOutcome.CHANGED]
         names = models = frozenset(new.effective.models)
-        waited = frozenset(each.name for each in moved)
+        waited = frozenset(each.model for each in moved)
         if not waits_for_all:
             kept = before.effective.models.keys() & names
             failures = dict(self._waiters.failures(kept))
             waited = frozenset(
-                each.name
+                each.model
                 for each in moved
-                if failures[each.name] != "" and not {*each.fields} <= _CORRECT_NOTHING
+                if failures[each.model] != ""
+                and not _CORRECT_NOTHING.issuperset(each.changed_fields)
             )
             unsettled = {name for name in kept if failures[name] is None}
             models = (names - kept) | unsettled | waited
@@ -384,21 +377,22 @@ class ConfigInForce:
         return tuple(notes)
 
 
-def _only_checked(changed: Iterable[ModelChange]) -> ConfigOutcome:
-    outcomes = tuple(ModelOutcome(each) for each in changed)
-    return ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,))
+def _only_checked(changed: Sequence[pb.ModelOutcome]) -> ConfigOutcome:
+    for each in changed:
+        fill_error(each.status, None)
+    return ConfigOutcome(None, False, changed, (_ONLY_CHECKED,))
 
 
 def _wrong(
     errors: Mapping[str, ServingError], running: RunningConfig
-) -> tuple[ModelOutcome, ...]:
-    known = running.effective.models
-    return tuple(
-        ModelOutcome(
-            ModelChange(name, Change.CHANGED if name in known else Change.ADDED), error
-        )
-        for name, error in sorted(errors.items())
-    )
+) -> list[pb.ModelOutcome]:
+    known, kinds = running.effective.models, pb.ModelOutcome
+    outcomes = []
+    for name, error in sorted(errors.items()):
+        change = kinds.CHANGED if name in known else kinds.ADDED
+        outcomes.append(pb.ModelOutcome(model=name, change=change))
+        fill_error(outcomes[-1].status, error)
+    return outcomes
 
 
 _CORRECT_NOTHING: Final = frozenset({"version_labels", "logging_config", "transition"})

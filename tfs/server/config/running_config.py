@@ -16,6 +16,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.overrides import (
     ModelConfig,
     Overrides,
@@ -62,25 +63,6 @@ class Base:
     origin: Origin
     path: str = ""
     since_s: float = 0.0
-
-
-class Change(enum.Enum):
-    """What a new base means for a model, numbered as ``ModelOutcome.Change``."""
-
-    UNCHANGED = 0
-    ADDED = 1
-    CHANGED = 2
-    REMOVED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChange:
-    """How one model's effective config changes. Immutable."""
-
-    name: str
-    change: Change
-    fields: tuple[str, ...] = ()
-    is_overridden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +140,23 @@ def laid_over(
     return RunningConfig(base, overrides, ServerConfig(models, message), why_inactive)
 
 
-def changes(old: RunningConfig | None, new: RunningConfig) -> tuple[ModelChange, ...]:
+def changes(
+    old: RunningConfig | None, new: RunningConfig
+) -> tuple[pb.ModelOutcome, ...]:
     """Returns how every model changes, by name, including models that are removed."""
     before = {} if old is None else _by_name(old.effective.message)
     after = _by_name(new.effective.message)
     found = []
     for name in sorted({*before, *after}):
-        fields: tuple[str, ...] = ()
+        change = pb.ModelOutcome(model=name, overridden=name in new.active)
         if name not in after:
-            change = Change.REMOVED
+            change.change = pb.ModelOutcome.REMOVED
         elif name not in before:
-            change = Change.ADDED
-        else:
-            if before[name] != after[name]:
-                fields = changed_fields(before[name], after[name])
-            change = Change.CHANGED if fields else Change.UNCHANGED
-        found.append(ModelChange(name, change, fields, name in new.active))
+            change.change = pb.ModelOutcome.ADDED
+        elif before[name] != after[name]:
+            change.changed_fields[:] = changed_fields(before[name], after[name])
+            change.change = pb.ModelOutcome.CHANGED
+        found.append(change)
     return tuple(found)
 
 

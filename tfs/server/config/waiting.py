@@ -28,7 +28,8 @@ from tfs.core.errors import Aborted, DeadlineExceeded, ServingError, Unknown
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.running_config import Change, ModelChange
+from tfs.proto.google.rpc import status_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 _MAX_NAMED: Final = 10  # models, or problems of models, that one sentence names
 _LONGEST_MARGIN_S: Final = 0.25
@@ -62,38 +63,22 @@ class ModelLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOutcome:
-    """What a new config means for one model. Immutable.
-
-    Attributes:
-        change: How its effective config changes.
-        error: What is wrong in the config, or with its models; None if nothing is.
-        available: Versions that answer requests now, newest first.
-        pending: Versions that will answer soon, newest first.
-
-    """
-
-    change: ModelChange
-    error: ServingError | None = None
-    available: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ConfigOutcome:
     """The outcome of a config. Immutable.
 
     Attributes:
         error: Why it was refused, or what is not available although it was accepted.
         is_applied: Whether it is in force.
-        models: By name, including models that are removed.
+        models: By name, including models that are removed; each with how its effective
+            config changes, what is wrong in it or with its versions, and which of these
+            answer now, or soon, newest first.
         notes: Sentences for people.
 
     """
 
     error: ServingError | None
     is_applied: bool
-    models: tuple[ModelOutcome, ...] = ()
+    models: Sequence[pb.ModelOutcome] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -118,7 +103,7 @@ class Waiter:
 
     on_done: OnOutcome
     models: frozenset[str]
-    changes: tuple[ModelChange, ...]
+    changes: Sequence[pb.ModelOutcome]
     is_base: bool
     changed: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -129,12 +114,13 @@ class Waiter:
 
         A change that changes nothing makes none obsolete.
         """
-        if all(each.change is Change.UNCHANGED for each in self.changes):
+        if all(each.change == pb.ModelOutcome.UNCHANGED for each in self.changes):
             return False
         if self.is_base:
             return True
         return not other.is_base and bool(
-            {each.name for each in self.changes} & {each.name for each in other.changes}
+            {each.model for each in self.changes}
+            & {each.model for each in other.changes}
         )
 
 
@@ -269,13 +255,16 @@ class ConfigWaiters:
                 return
             waiter.open = False
             self._waiters.remove(waiter)
-        left = [c.name for c in waiter.changes if c.change is not Change.REMOVED]
+        left = [
+            each.model
+            for each in waiter.changes
+            if each.change != pb.ModelOutcome.REMOVED
+        ]
         failures = self._failures_for(waiter, left)
-        models = tuple(
-            self._outcome(each, failures.get(each.name)) for each in waiter.changes
-        )
+        for each in waiter.changes:
+            self._fill(each, failures.get(each.model))
         notes = (*waiter.notes, *self._left_to_tell(waiter, failures))
-        waiter.on_done(ConfigOutcome(error, True, models, notes))
+        waiter.on_done(ConfigOutcome(error, True, waiter.changes, notes))
 
     def _left_to_tell(
         self, waiter: Waiter, failures: Mapping[str, str | None]
@@ -295,22 +284,22 @@ class ConfigWaiters:
         left = len(told) - _MAX_NAMED
         return [*told[:_MAX_NAMED], *([f"and {left} more such"] if left > 0 else [])]
 
-    def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
-        states = self._look(change.name).states
-        return ModelOutcome(
-            change,
-            Unknown(failure) if failure else None,
-            tuple(
-                each.id.version
-                for each in states
-                if each.manager_state is ManagerState.AVAILABLE
-            ),
-            tuple(
-                each.id.version
-                for each in states
-                if each.manager_state in _MOVING or each.is_changing
-            ),
-        )
+    def _fill(self, outcome: pb.ModelOutcome, failure: str | None) -> None:
+        """Adds what is wrong with a model, and which of its versions answer."""
+        fill_error(outcome.status, Unknown(failure) if failure else None)
+        for state in self._look(outcome.model).states:
+            if state.manager_state is ManagerState.AVAILABLE:
+                outcome.available_versions.append(state.id.version)
+            if state.manager_state in _MOVING or state.is_changing:
+                outcome.pending_versions.append(state.id.version)
+
+
+def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
+    """Writes a status; None is OK."""
+    status.SetInParent()
+    if error is not None:
+        status.code = int(error.code)
+        status.message = error.message
 
 
 def failure_of(
