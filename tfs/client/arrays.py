@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, Final
@@ -12,32 +10,13 @@ import numpy as np
 
 from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
 from tfs.client.results import Array
-from tfs.codec.tensor import are_bools, split_strings, typed_payload
-from tfs.codec.wire_type import BY_NUMBER
-from tfs.core.errors import InvalidArgument
+from tfs.codec.decode_options import FillBudget
+from tfs.codec.tensor import tensor_view_of
+from tfs.codec.wire_type import BY_DTYPE
+from tfs.core.dtype import DTYPES, STRING, DType
+from tfs.core.errors import InvalidArgument, ResourceExhausted
+from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
-
-_NUMPY: Final[dict[int, np.dtype[Any]]] = {
-    types_pb2.DT_FLOAT: np.dtype("<f4"),
-    types_pb2.DT_DOUBLE: np.dtype("<f8"),
-    types_pb2.DT_INT32: np.dtype("<i4"),
-    types_pb2.DT_UINT8: np.dtype("u1"),
-    types_pb2.DT_INT16: np.dtype("<i2"),
-    types_pb2.DT_INT8: np.dtype("i1"),
-    types_pb2.DT_COMPLEX64: np.dtype("<c8"),
-    types_pb2.DT_INT64: np.dtype("<i8"),
-    types_pb2.DT_BOOL: np.dtype("?"),
-    types_pb2.DT_UINT16: np.dtype("<u2"),
-    types_pb2.DT_COMPLEX128: np.dtype("<c16"),
-    types_pb2.DT_HALF: np.dtype("<f2"),
-    types_pb2.DT_UINT32: np.dtype("<u4"),
-    types_pb2.DT_UINT64: np.dtype("<u8"),
-}
-_NARROW: Final = {
-    types_pb2.DataType.Value(f"DT_{name.upper()}"): name for name in NARROW_FLOATS
-}
-"""Types for which numpy needs the package ml_dtypes."""
-_WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
 
 _MOST_FILLED_BYTES: Final = 64 << 20
 """Most bytes of elements that a reply may leave out. Servers send all of them, and a
@@ -45,7 +24,7 @@ shape alone must not make a client take gigabytes."""
 
 _UINT64_ONLY: Final = 2.0**63
 """Numbers from this one on do not fit into int64."""
-_WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
+_NO_LIMIT_BYTES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +55,13 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
             the dtype asked for does not have.
 
     """
-    if isinstance(value, Typed) and value.dtype in NARROW_FLOATS:
-        array = converted(value.values, "float32", name)
-        tensor.tensor_shape.SetInParent()
-        for size in array.shape:
-            tensor.tensor_shape.dim.add(size=size)
-        tensor.dtype = _WIRE_BY_NAME[value.dtype]  # type: ignore[assignment]
-        codes = encode(array, value.dtype)
-        tensor.tensor_content = codes.astype(codes.dtype.newbyteorder("<")).tobytes()
-        return
     if isinstance(value, Typed):
+        if value.dtype in NARROW_FLOATS:
+            array = converted(value.values, "float32", name)
+            _fill_numbers(tensor, encode(array, value.dtype), DTYPES[value.dtype])
+            return
         value = converted(value.values, value.dtype, name)
     array = as_array(value, name)
-    for size in array.shape:
-        tensor.tensor_shape.dim.add(size=size)
     if array.dtype.kind in "OSU":
         tensor.dtype = types_pb2.DT_STRING
         items = array.ravel().tolist()
@@ -102,14 +74,26 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
                 f"input {name!r} holds {(others or odd)[0]!r:.40}; send numbers only, or "
                 "strings only"
             )
+        _fill_shape(tensor, array)
         tensor.string_val.extend(as_bytes(item, name) for item in items)
         return
-    little = array.dtype.newbyteorder("<")
-    number = _WIRE.get(little, _WIRE_BY_NAME.get(array.dtype.name))
-    if number is None:
+    dtype = DTYPES.get(array.dtype.name)
+    if dtype is None:
         raise InvalidArgument(f"input {name!r}: dtype {array.dtype} cannot be sent")
-    tensor.dtype = number  # type: ignore[assignment]  # the enum's int
+    _fill_numbers(tensor, array, dtype)
+
+
+def _fill_numbers(tensor: tensor_pb2.TensorProto, array: Array, dtype: DType) -> None:
+    _fill_shape(tensor, array)
+    tensor.dtype = BY_DTYPE[dtype].number  # type: ignore[assignment]  # the enum's int
+    little = array.dtype.newbyteorder("<")
     tensor.tensor_content = np.ascontiguousarray(array, dtype=little).tobytes()
+
+
+def _fill_shape(tensor: tensor_pb2.TensorProto, array: Array) -> None:
+    tensor.tensor_shape.SetInParent()
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
 
 
 def _why_no_dtype(numbers: list[Any]) -> str:
@@ -133,93 +117,36 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
             or a shape of far more elements than were sent.
 
     """
-    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
-    if tensor.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+    if tensor.tensor_shape.unknown_rank:
         raise InvalidArgument(f"output {name!r} has no shape of its own")
+    budget = FillBudget(_NO_LIMIT_BYTES, max_fill_bytes=_MOST_FILLED_BYTES)
     try:
-        return _read_shaped(tensor, shape, name)
+        view = tensor_view_of(tensor, budget)
+        return _array_of(view, tensor)
+    except ResourceExhausted as error:
+        shape = [dim.size for dim in tensor.tensor_shape.dim]
+        raise InvalidArgument(
+            f"output {name!r}: too many bytes of shape {shape} were not sent"
+        ) from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"output {name!r}: {error.message}") from error
     except (ValueError, OverflowError, MemoryError) as error:
         raise InvalidArgument(f"output {name!r} cannot be read: {error}") from error
 
 
-def _read_shaped(
-    tensor: tensor_pb2.TensorProto, shape: tuple[int, ...], name: str
-) -> Array:
-    size = math.prod(shape)
-    if tensor.dtype == types_pb2.DT_STRING:
-        given = _strings(tensor, size, name)
-        _check_filled((size - len(given)) * 8, shape, name)
-        strings = np.empty(size, dtype=object)
-        strings[: len(given)] = given
-        strings[len(given) :] = given[-1] if given else b""
-        return strings.reshape(shape)
-    narrow = _NARROW.get(tensor.dtype)
-    if narrow == "bfloat16":
-        codes = _elements(tensor, np.dtype("<u2"), tensor.half_val, shape, name)
-        return decode(codes, narrow)
-    if narrow is not None:
-        values: Any = np.frombuffer(tensor.float8_val, dtype=np.uint8)
-        codes = _elements(tensor, np.dtype("u1"), values, shape, name)
-        return decode(codes, narrow)
-    dtype = _NUMPY.get(tensor.dtype)
-    if dtype is None:
-        try:
-            known = types_pb2.DataType.Name(tensor.dtype)
-        except ValueError:
-            known = f"data type {tensor.dtype}"
-        raise InvalidArgument(f"output {name!r}: numpy has no {known}")
-    kind = BY_NUMBER[tensor.dtype]
-    values = getattr(tensor, kind.field)
-    if tensor.tensor_content:
-        pass  # that counts
-    elif kind.is_raw:
-        packed = typed_payload(tensor, kind)
-        values = np.frombuffer(packed, dtype, len(packed) // dtype.itemsize)
-    elif tensor.dtype == types_pb2.DT_HALF:
-        values = np.array(values, dtype="<u2").view("<f2")
-    return _elements(tensor, dtype, values, shape, name)
-
-
-def _strings(tensor: tensor_pb2.TensorProto, size: int, name: str) -> Sequence[bytes]:
-    """Returns the strings of a typed field, or of raw content: some servers send that."""
-    if not tensor.tensor_content or not size:
-        return tensor.string_val[:size]
-    try:
-        return split_strings(tensor.tensor_content, size)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"output {name!r}: {error.message}") from error
-
-
-def _elements(
-    tensor: tensor_pb2.TensorProto,
-    dtype: np.dtype[Any],
-    values: Any,
-    shape: tuple[int, ...],
-    name: str,
-) -> Array:
-    """Returns the raw content if there is any, else the typed field's values."""
-    size = math.prod(shape)
-    if tensor.tensor_content:
-        if len(tensor.tensor_content) != size * dtype.itemsize:
-            raise InvalidArgument(f"output {name!r}: content does not fit {shape}")
-        if dtype.kind == "b" and not are_bools(tensor.tensor_content):
-            raise InvalidArgument(
-                f"output {name!r}: content holds a byte that is neither 0 nor 1"
-            )
-        return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
-    flat = np.array(values, dtype=dtype)[:size]
-    if flat.size < size:
-        _check_filled((size - flat.size) * dtype.itemsize, shape, name)
-        last = flat[-1] if flat.size else dtype.type(0)
-        flat = np.concatenate([flat, np.full(size - flat.size, last, dtype=dtype)])
-    return flat.reshape(shape)
-
-
-def _check_filled(num_bytes: int, shape: tuple[int, ...], name: str) -> None:
-    if num_bytes > _MOST_FILLED_BYTES:
-        raise InvalidArgument(
-            f"output {name!r}: {num_bytes} bytes of shape {shape} were not sent"
-        )
+def _array_of(view: TensorView, tensor: tensor_pb2.TensorProto) -> Array:
+    if view.dtype is STRING:
+        strings = np.empty(len(view.data), dtype=object)
+        strings[:] = view.data
+        return strings.reshape(view.shape)
+    name = view.dtype.name
+    if name in NARROW_FLOATS:
+        codes = np.frombuffer(view.buffer, f"<u{view.dtype.item_bytes}")
+        return decode(codes.reshape(view.shape), name)
+    dtype = np.dtype(name).newbyteorder("<")
+    if dtype.itemsize < 4:
+        np.array(tensor.int_val, dtype)  # refuses what is beyond it
+    return np.frombuffer(view.buffer, dtype).reshape(view.shape).copy()
 
 
 def converted(value: object, dtype: str, name: str) -> Array:
