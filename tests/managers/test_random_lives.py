@@ -46,6 +46,10 @@ NEXT: dict[S | None, frozenset[S]] = {
 }
 
 
+def _stuck() -> None:
+    raise RuntimeError("stuck")
+
+
 class Lives:
     """A started manager, somebody who asks, and random wishes. Confined to its test."""
 
@@ -119,16 +123,16 @@ class Lives:
             "corrupt": [InvalidArgument("corrupt")] * 9,
         }
         estimate_errors = [Unavailable("hiccup")] * (self.random.random() < 0.1)
+        takes_long = self._take_long if self.random.random() < 0.1 else None
         loader = FakeLoader(
             servable_id,
             ram_bytes=self.random.choice((1, 3, 6, 20, 60)),
             peak_bytes=2,
             errors=errors.get(kind, ()),
             estimate_errors=estimate_errors,
-            unload_error=RuntimeError("stuck") if kind == "stuck" else None,
             log=self.log,
             on_load=self._take_long if self.random.random() < 0.1 else None,
-            on_unload=self._take_long if self.random.random() < 0.1 else None,
+            on_unload=_stuck if kind == "stuck" else takes_long,
         )
         self.made.append(loader)
         return loader

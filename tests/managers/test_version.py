@@ -156,9 +156,14 @@ def test_unload_disables_and_drops_the_loader() -> None:
         _ = version.servable
 
 
+def stuck() -> None:
+    """Stands for what no unload gets past."""
+    raise RuntimeError("stuck")
+
+
 def test_unload_that_raises_ends_in_error() -> None:
     """A loader that cannot unload is over all the same, with its error."""
-    loader = FakeLoader(ID, unload_error=RuntimeError("stuck"))
+    loader = FakeLoader(ID, on_unload=stuck)
     version = loading(loader)
     load_once(version)
     for each in (S.READY, S.UNLOAD_REQUESTED, S.QUIESCING, S.QUIESCED):

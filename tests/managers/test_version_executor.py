@@ -337,9 +337,14 @@ def test_manager_works_without_a_bus(pools: Pools) -> None:
     world.close()
 
 
+def stuck() -> None:
+    """Stands for what no unload gets past."""
+    raise RuntimeError("stuck")
+
+
 def test_unload_that_raises_ends_with_its_error(world: World) -> None:
     """It is over all the same; what it raised is its error."""
-    world.load(world.loader("S3", 1, unload_error=RuntimeError("stuck")))
+    world.load(world.loader("S3", 1, on_unload=stuck))
     world.settle()
     assert world.begin_unload(S3_1).code is Code.INTERNAL
     assert world.events(S3_1)[-1] == "END"

@@ -157,7 +157,6 @@ class ModelServer:
         self._tracing.start()
         self.core.config.check(config)
         doors = listeners(self._options)
-        self._log_writer.start()
         access = AdminAccess(self._options.admin_from, self._key)
         reports = ServerReports(self.core, self._clock, self._facts(doors))
         admin = CoreAdmin(

@@ -97,10 +97,9 @@ class FakeLoader:
         errors: What successive calls of ``load`` raise; None for a call that succeeds.
             Calls beyond the last entry succeed.
         estimate_errors: The same for ``estimate_resources`` before loading.
-        unload_error: What ``unload`` raises after it has unloaded.
         log: Takes a note of everything it does.
         on_load: Called within each ``load``.
-        on_unload: Called within ``unload``.
+        on_unload: Called within ``unload``, which unloads and raises what this raises.
 
     """
 
@@ -114,7 +113,6 @@ class FakeLoader:
         loaded_bytes: int | None = None,
         errors: Iterable[BaseException | None] = (),
         estimate_errors: Iterable[BaseException | None] = (),
-        unload_error: BaseException | None = None,
         log: LoaderLog | None = None,
         on_load: Callable[[], object] | None = None,
         on_unload: Callable[[], object] | None = None,
@@ -132,7 +130,6 @@ class FakeLoader:
         self._value = servable_id.version if value is None else value
         self._errors = iter(errors)
         self._estimate_errors = iter(estimate_errors)
-        self._unload_error = unload_error
         self._on_load = on_load
         self._on_unload = on_unload
         self._servable: FakeServable | None = None
@@ -170,12 +167,13 @@ class FakeLoader:
             self.num_unloads += 1
             self.unload_thread = threading.current_thread()
             self.log.note("unload", self.id)
-            if self._on_unload is not None:
-                self._on_unload()
-            servable.is_alive = False
-            self._servable = None
-            self.log.note_resident(self, False)
-            _raise(self._unload_error)
+            try:
+                if self._on_unload is not None:
+                    self._on_unload()
+            finally:
+                servable.is_alive = False
+                self._servable = None
+                self.log.note_resident(self, False)
 
     @property
     def make_another(self) -> Callable[[], FakeLoader]:
@@ -189,7 +187,6 @@ class FakeLoader:
             loaded_bytes=self.loaded_bytes,
             errors=self._errors,
             estimate_errors=self._estimate_errors,
-            unload_error=self._unload_error,
             log=self.log,
             on_load=self._on_load,
             on_unload=self._on_unload,

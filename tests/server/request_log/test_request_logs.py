@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfs.codec.tfrecord import read_records
+from tfs.core.executor import InlineExecutor
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
@@ -21,7 +22,7 @@ SOME = LoggingSettings("/b", rate=0.5)
 
 
 class Logged:
-    """Loggers of a writer without a thread, with sampling by a given sequence."""
+    """Loggers that write at once, with sampling by a given sequence."""
 
     def __init__(
         self,
@@ -32,7 +33,9 @@ class Logged:
     ) -> None:
         self.folder = folder
         numbers: Iterator[float] = iter(samples)
-        self.writer = LogWriter(FakeClock(wall_s=1_700_000_000.5), Stats())
+        self.writer = LogWriter(
+            FakeClock(wall_s=1_700_000_000.5), Stats(), executor=InlineExecutor()
+        )
         self.logs = RequestLogs(
             self.writer,
             dc=dc,
@@ -58,7 +61,6 @@ class Logged:
 
     def records(self, log: str = "*") -> list[bytes]:
         """Returns what was logged to files of a log."""
-        self.writer.write_pending()
         records = []
         for path in sorted(self.folder.glob(f"{log}-*")):
             with path.open("rb") as file:
@@ -194,7 +196,6 @@ def test_models_log_apart(make: Make) -> None:
 
 def num_files(logged: Logged) -> int:
     """Logs of one model a second later: a file that was closed is followed by another."""
-    logged.writer.write_pending()
     return len(list(logged.folder.iterdir()))
 
 

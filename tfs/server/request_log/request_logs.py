@@ -21,6 +21,7 @@ from tfs.codec.prediction_log import write_prediction_log
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
+from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import Record, RequestLog
 from tfs.server.model_settings import LoggingSettings
@@ -28,7 +29,7 @@ from tfs.server.request_log.rotated_file import RotatedFile
 
 log = logging.getLogger(__name__)
 
-_JOIN_S: Final = 5.0
+_LONGEST_CLOSE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +65,40 @@ _Item: TypeAlias = tuple[RotatedFile, int, Callable[[], bytes] | None]
 
 
 class LogWriter:
-    """Writes records on a thread of its own. Thread-safe.
+    """Writes records, on an executor. Thread-safe.
 
-    ``submit`` never blocks for longer than an append and never raises. Tests call
-    ``write_pending`` instead of ``start``.
+    ``submit`` never blocks for longer than an append and never raises.
+
+    Args:
+        clock: Names the files by it.
+        stats: Counts records.
+        options: How much may wait, and how large files may grow.
+        executor: Has one thread, which waits for disks. None makes one.
+
     """
 
     def __init__(
-        self, clock: Clock, stats: Stats, options: LogWriterOptions | None = None
+        self,
+        clock: Clock,
+        stats: Stats,
+        options: LogWriterOptions | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.options = options or LogWriterOptions()
         self.clock = clock
+        self._executor = executor or ThreadExecutor(1, "log-writer", clock)
         self._num_written = stats.counter(stat_names.LOG_RECORDS)
         self._num_dropped = {
             reason: stats.counter(stat_names.LOG_DROPPED, reason=reason)
             for reason in ("queue", "disk")
         }
         # Guards the fields below; leaf: nothing is called, written or made under it.
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._queue: deque[_Item] = deque()
         self._num_bytes = 0
+        self._is_asked = False  # whether the executor will write what is queued
         self._files: list[RotatedFile] = []
         self._closed = False
-        self._thread: threading.Thread | None = None
         # Why the last write failed, by prefix, so that a full disk is one line in the
         # log and not one for each record. Replaced by the writer, never mutated.
         self._problems: Mapping[str, str] = {}
@@ -99,13 +111,6 @@ class LogWriter:
             for prefix, problem in sorted(self._problems.items())
         ]
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread = threading.Thread(
-            target=self._run, name="log-writer", daemon=True
-        )
-        self._thread.start()
-
     def open(self, prefix: str) -> RotatedFile:
         """Returns files for ``submit``; none is made before the first record."""
         options = self.options
@@ -117,7 +122,7 @@ class LogWriter:
             max_files=options.max_files,
             max_total_bytes=options.max_total_bytes,
         )
-        with self._changed:
+        with self._lock:
             self._files.append(file)
         return file
 
@@ -128,7 +133,7 @@ class LogWriter:
 
         Returns False, and counts it as dropped, if there is no room.
         """
-        with self._changed:
+        with self._lock:
             taken = (
                 not self._closed
                 and len(self._queue) < self.options.max_queued_records
@@ -137,42 +142,50 @@ class LogWriter:
             if taken:
                 self._queue.append((file, size_bytes, make))
                 self._num_bytes += size_bytes
-                self._changed.notify_all()
-        if not taken:
+        if taken:
+            self._ask()
+        else:
             self._num_dropped["queue"].add()
         return taken
 
     def close_file(self, file: RotatedFile) -> None:
         """Closes a file after what was queued for it."""
-        with self._changed:
+        with self._lock:
             self._queue.append((file, 0, None))
-            self._changed.notify_all()
+        self._ask()
 
     def close(self) -> None:
         """Writes all queued records and ends the thread; blocks for a few seconds at most."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(_JOIN_S)
-            if thread.is_alive():
-                log.warning("event=request_log_incomplete at=close")
-                return
-        self.write_pending()
+        if not self._executor.close(self.clock.now() + _LONGEST_CLOSE_S):
+            log.warning("event=request_log_incomplete at=close")
+            return
+        self._write_queued()
         for file in self._files:
             file.close()
 
-    def write_pending(self) -> None:
-        """Writes all queued records. On the writer's thread, or in tests without it."""
-        with self._changed:
+    def _ask(self) -> None:
+        with self._lock:
+            if self._is_asked:
+                return
+            self._is_asked = True
+        try:
+            self._executor.submit(self._write_queued)
+        except RuntimeError:  # the server ends, or the system allows no thread now
+            with self._lock:
+                self._is_asked = False
+
+    def _write_queued(self) -> None:
+        with self._lock:
             items = list(self._queue)
             self._queue.clear()
+            self._is_asked = False
         touched: dict[int, RotatedFile] = {}
         for file, size_bytes, make in items:
             if make is None:
                 file.close()
-                with self._changed:
+                with self._lock:
                     self._files.remove(file)
                 self._forget_problem(file.prefix)
                 continue
@@ -181,7 +194,7 @@ class LogWriter:
                 touched[id(file)] = file
             except Exception as error:
                 self._note_written(file.prefix, 1, error)
-            with self._changed:
+            with self._lock:
                 self._num_bytes -= size_bytes
         for file in touched.values():
             file.flush()
@@ -202,15 +215,6 @@ class LogWriter:
     def _forget_problem(self, prefix: str) -> None:
         if prefix in self._problems:
             self._problems = {p: e for p, e in self._problems.items() if p != prefix}
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._queue and not self._closed:
-                    self._changed.wait()
-                if not self._queue:
-                    return
-            self.write_pending()
 
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
