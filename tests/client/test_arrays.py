@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfs.client.arrays import Typed, fill_tensor, read_tensor
-from tfs.client.narrow_floats import NARROW_FLOATS
+from tfs.client.arrays import NARROW_FLOATS, Typed, fill_tensor, read_tensor
 from tfs.client.results import Array
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
+from tfs.client.arrays import NARROW_FLOATS, decode, encode
 
 
 def _interesting(dtype: str) -> torch.Tensor:

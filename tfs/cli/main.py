@@ -11,7 +11,7 @@ from typing import Final
 from tfs.cli import package
 from tfs.cli.calling import metadata, predict, replay, tune, warmup
 from tfs.cli.hosted import command as hosted
-from tfs.cli.operating import config, page, retry, status, trial
+from tfs.cli.operating import config, page, status, trial
 from tfs.cli.serving import serve
 from tfs.cli.serving.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
@@ -26,7 +26,6 @@ COMMANDS: Final = (
     tune,
     status,
     trial,
-    retry,
     page,
     config,
     hosted,

@@ -24,11 +24,10 @@ from tfs.core.servable_id import ServableId
 from tfs.server.canary.comparison import TrialRecord
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_notes import Rejection, TrialNotes
-from tfs.server.canary.trial_route import TrialRoute
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.residency import Residency
-from tfs.server.traffic import effective_labels, effective_primary
+from tfs.server.traffic import TrialRoute, effective_labels, effective_primary
 
 
 @dataclass(frozen=True, slots=True)

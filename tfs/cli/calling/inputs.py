@@ -167,8 +167,7 @@ def _file_bytes(path: str, dtype: str | None) -> list[bytes]:
 
 def _arrays(value: Any, dtype: str | None, name: str) -> object:
     """Returns nested lists of JSON as the client takes them."""
-    from tfs.client.arrays import Typed, as_array, converted
-    from tfs.client.narrow_floats import NARROW_FLOATS
+    from tfs.client.arrays import NARROW_FLOATS, Typed, as_array, converted
 
     nested = _with_bytes(value)
     if dtype in NARROW_FLOATS:
@@ -201,8 +200,7 @@ def _with_bytes(value: Any) -> Any:
 def _read_array(path: str, dtype: str | None, name: str) -> object:
     import numpy as np
 
-    from tfs.client.arrays import Typed, as_array, converted
-    from tfs.client.narrow_floats import NARROW_FLOATS, decode
+    from tfs.client.arrays import NARROW_FLOATS, Typed, as_array, converted, decode
 
     try:
         with open(path, "rb") as file:  # numpy would leave a damaged file open

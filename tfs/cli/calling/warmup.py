@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.inputs import HELP, read_inputs, read_json
-from tfs.cli.calling.logged_requests import LoggedRequests, num_records
+from tfs.cli.calling.replay import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
 from tfs.core.version.manifest import MANIFEST, read_signatures

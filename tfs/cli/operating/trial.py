@@ -1,4 +1,4 @@
-"""``tfs canary``, ``promote`` and ``rollback``: which version answers, and which is tried."""
+"""``tfs canary``, ``promote``, ``rollback``, ``retry``: which version answers, which is tried."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import Subparsers, count, version_number
 from tfs.cli.connection import add_admin_arguments, answer, ask
-from tfs.cli.operating.model_table import canary_lines, outcome_lines
+from tfs.cli.operating.model_table import canary_lines, models_table, outcome_lines
 from tfs.cli.printing import as_json, emit, notes_lines
 from tfs.core.errors import InvalidArgument
 
@@ -27,7 +27,7 @@ _LIMITS = (
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Adds the three commands."""
+    """Adds the four commands."""
     canary = _command(
         subparsers,
         "canary",
@@ -75,6 +75,16 @@ def add_parser(subparsers: Subparsers) -> None:
     rollback.add_argument(
         "--end", action="store_true", help="end the rollback: the configuration holds"
     )
+    _command(
+        subparsers,
+        "retry",
+        "try versions that failed again",
+        "Copies and loads VERSION of MODEL again, or all of its versions that failed, "
+        "wait for their next attempt or are quarantined; what serves goes on, or makes "
+        "way as the model's transition says. Waits for what comes of it.",
+        _run_retry,
+        dry_run="only say which would be tried",
+    )
 
 
 def _command(
@@ -83,13 +93,12 @@ def _command(
     what: str,
     description: str,
     run: Callable[[argparse.Namespace], int],
+    dry_run: str = "only check whether it could be done",
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(name, help=what, description=description)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number, nargs="?")
-    parser.add_argument(
-        "--dry_run", action="store_true", help="only check whether it could be done"
-    )
+    parser.add_argument("--dry_run", action="store_true", help=dry_run)
     add_admin_arguments(parser)
     parser.set_defaults(run=run)
     return parser
@@ -200,3 +209,28 @@ def show_primary(
         print(f"version {version} of {arguments.model} {verb} the primary")
     emit(outcome_lines(reply.outcome))
     return 0 if is_done else 1
+
+
+def _run_retry(arguments: argparse.Namespace) -> int:
+    """Prints the outcome; 0 if all versions that were tried answer."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.RetryLoadRequest(
+        model=arguments.model,
+        version=arguments.version,
+        validate_only=arguments.dry_run,
+    )
+
+    def lines(reply: pb.RetryLoadResponse) -> Iterator[str]:
+        listed = ", ".join(map(str, reply.versions))
+        if reply.status.code:
+            verb = f"failed again: {reply.status.message}"
+        else:
+            verb = "could be tried again" if arguments.dry_run else "is available"
+        yield f"version {listed} of {arguments.model} {verb}"
+        if reply.HasField("model"):
+            yield models_table([reply.model])
+        yield from notes_lines(reply.notes)
+
+    reply = answer(arguments, request, pb.RetryLoadResponse, lines)
+    return 1 if reply.status.code else 0

@@ -1,26 +1,109 @@
-"""The page of a server's metrics: its counters, and the states of its models."""
+"""The page of a server's metrics: its counters and the states of its models, for Prometheus."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from tfs.core import stat_names
-from tfs.core.errors import Code
+from tfs.core.errors import Code, InvalidArgument
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_names import stat_meanings
-from tfs.core.stats import Labels, Stats
+from tfs.core.stats import HistogramSnapshot, Labels, Stats
 from tfs.handlers.limits.request_stats import RequestFigures
-from tfs.server.metrics.exposition import Exposition, Kind
+from tfs.proto._text_form import ParseError, read_text
+from tfs.proto.tensorflow_serving.config import monitoring_config_pb2
+from tfs.server.config.config_file import read_config_file
 from tfs.server.system.processes import tree_resident_bytes
 from tfs.server.system.versions import distribution_version
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Exposition:
+    """A page that is being written in Prometheus' text format. Confined to one thread.
+
+    Names are given as they appear in the text. Families come in the order of their first
+    sample, and the samples of each stay together, as the format requires.
+
+    Args:
+        help_texts: What families mean, by name; one without a text gets no help.
+
+    """
+
+    def __init__(self, help_texts: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._help_texts = help_texts
+        self._families: dict[str, tuple[Kind, list[str]]] = {}
+
+    def add(self, name: str, kind: Kind, labels: Labels, value: float) -> None:
+        """Adds one sample."""
+        self._lines(name, kind).append(f"{name}{_braced(labels)} {_number(value)}")
+
+    def add_histogram(
+        self, name: str, labels: Labels, found: HistogramSnapshot, scale: float = 1.0
+    ) -> None:
+        """Adds a histogram; ``scale`` brings its values to the unit of the name."""
+        lines = self._lines(name, "histogram")
+        braced = _braced(labels)
+        begin = f"{name}_bucket{braced[:-1]}," if braced else f"{name}_bucket{{"
+        seen = 0
+        for limit, count in zip(
+            _limits(found.bounds, scale), found.counts, strict=True
+        ):
+            seen += count
+            lines.append(f"{begin}{limit} {seen}")
+        lines.append(f"{name}_sum{braced} {_number(found.total * scale)}")
+        lines.append(f"{name}_count{braced} {seen}")
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines of the page, without line ends."""
+        for name, (kind, lines) in self._families.items():
+            help_text = self._help_texts.get(name)
+            if help_text:
+                yield f"# HELP {name} {help_text.translate(_HELP_ESCAPES)}"
+            yield f"# TYPE {name} {kind}"
+            yield from lines
+
+    def _lines(self, name: str, kind: Kind) -> list[str]:
+        return self._families.setdefault(name, (kind, []))[1]
+
+
+@functools.lru_cache(maxsize=256)
+def _limits(bounds: tuple[float, ...], scale: float) -> tuple[str, ...]:
+    return tuple(f'le="{_number(bound * scale)}"}}' for bound in (*bounds, math.inf))
+
+
+@functools.lru_cache(maxsize=4096)
+def _braced(labels: Labels) -> str:
+    if not labels:
+        return ""
+    inner = ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels)
+    return f"{{{inner}}}"
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(round(value, 9))
+
 
 REQUEST_COUNT: Final = ":tensorflow:serving:request_count"
 REQUEST_LATENCY: Final = ":tensorflow:serving:request_latency"
@@ -253,3 +336,30 @@ def exported_name(name: str, kind: Kind) -> str:
     if name.endswith("_s"):
         name = f"{name}econds"
     return f"{_PREFIX}{name}_total" if kind == "counter" else f"{_PREFIX}{name}"
+
+
+DEFAULT_PATH: Final = "/monitoring/prometheus/metrics"
+
+
+def read_monitoring_config(path: str) -> str:
+    """Returns the path of the page that it enables; "" if it enables none.
+
+    Raises:
+        FailedPrecondition: It cannot be read.
+        InvalidArgument: It is not such a text, or its path does not begin with "/".
+
+    """
+    config = monitoring_config_pb2.MonitoringConfig()
+    try:
+        read_text(read_config_file(path, "MonitoringConfig"), config)
+    except ParseError as error:
+        raise InvalidArgument(f"--monitoring_config_file={path}: {error}") from error
+    if not config.prometheus_config.enable:
+        return ""
+    page = config.prometheus_config.path or DEFAULT_PATH
+    if not page.startswith("/"):
+        raise InvalidArgument(
+            f"--monitoring_config_file={path}: prometheus_config.path must begin with "
+            f"a slash: {page!r}"
+        )
+    return page

@@ -22,9 +22,13 @@ from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.rest.paths import PREFIX as REST
 from tfs.handlers.rest.root import HttpRoot, TextPage
 from tfs.server.core import ServerCore
-from tfs.server.metrics.exposition import CONTENT_TYPE
-from tfs.server.metrics.metrics_page import MetricsPage, ServedModel, Totals
-from tfs.server.metrics.monitoring_config import read_monitoring_config
+from tfs.server.metrics.metrics_page import (
+    CONTENT_TYPE,
+    MetricsPage,
+    ServedModel,
+    Totals,
+    read_monitoring_config,
+)
 from tfs.server.options import ServerOptions
 from tfs.server.page.handler import PageHandler
 from tfs.server.page.views import PageParts, Views
