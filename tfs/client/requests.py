@@ -29,6 +29,7 @@ from tfs.client.results import (
     TensorInfo,
     VersionStatus,
 )
+from tfs.codec.wire_type import BY_NUMBER
 from tfs.core.errors import Code, InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.example import example_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -53,12 +54,6 @@ STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
-
-_DTYPE_NAMES: Final = {
-    types_pb2.DT_FLOAT: "float32",
-    types_pb2.DT_DOUBLE: "float64",
-    types_pb2.DT_HALF: "float16",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +339,7 @@ def _tensor_infos(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:
     for name, info in infos.items():
         shape = info.tensor_shape
         sizes = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-        dtype = _DTYPE_NAMES.get(info.dtype)
-        if dtype is None:
-            dtype = types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower()
-        found[name] = TensorInfo(dtype, sizes)
+        kind = BY_NUMBER.get(info.dtype)
+        dtype = types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower()
+        found[name] = TensorInfo(kind.dtype.name if kind else dtype, sizes)
     return found

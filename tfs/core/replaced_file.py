@@ -6,11 +6,11 @@ import contextlib
 import os
 import threading
 
-from tfs.core.version_directory import TEMPORARY_PREFIX
+from tfs.core.version_directory import TEMPORARY_PREFIX, sync
 
 
 def replace_file(
-    path: str, text: str, *, is_durable: bool = False, old_path: str = ""
+    path: str, content: str | bytes, *, is_durable: bool = False, old_path: str = ""
 ) -> None:
     """Replaces a file whole, or makes it, by a sibling that is renamed.
 
@@ -19,9 +19,9 @@ def replace_file(
 
     Args:
         path: The file, in a folder that exists.
-        text: The whole content, written as UTF-8.
-        is_durable: Whether the content, once seen, must survive a power failure; takes
-            milliseconds.
+        content: The whole content; text is written as UTF-8.
+        is_durable: Whether the content must survive a power failure from the return on;
+            takes milliseconds.
         old_path: Where the present file is moved once the new one is written; ""
             replaces it.
 
@@ -33,14 +33,15 @@ def replace_file(
     writer = f"{os.getpid()}-{threading.get_ident()}"
     scratch = os.path.join(folder, f"{TEMPORARY_PREFIX}{writer}-{name}")
     try:
-        with open(scratch, "w", encoding="utf-8") as file:
-            file.write(text)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
+        with open(scratch, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        if is_durable:
+            sync(scratch)
         if old_path:
             os.replace(path, old_path)
         os.replace(scratch, path)
+        if is_durable:
+            sync(folder or ".")
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(scratch)

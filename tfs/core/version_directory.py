@@ -265,16 +265,16 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
         os.chmod(temporary, 0o755)
         yield temporary
         for name in (*payload_files(temporary), MANIFEST):
-            _sync(os.path.join(temporary, name))
+            sync(os.path.join(temporary, name))
         for folder, _, _ in os.walk(temporary):
-            _sync(folder)
+            sync(folder)
         try:
             os.rename(temporary, final)
         except OSError as error:
             if not os.path.lexists(final):
                 raise
             raise FailedPrecondition(_TAKEN.format(final)) from error
-        _sync(base_path)
+        sync(base_path)
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in _FULL:
             # A write does not say of which file it was.
@@ -322,7 +322,8 @@ def fingerprint(path: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
+    """Has a file, or the names in a folder, outlast a power failure; takes milliseconds."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

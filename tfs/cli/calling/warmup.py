@@ -14,6 +14,7 @@ from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.inputs import HELP, read_inputs, read_json
 from tfs.cli.calling.replay import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.replaced_file import replace_file
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
 from tfs.core.version.manifest import MANIFEST, read_signatures
 from tfs.core.version_directory import (
@@ -255,10 +256,7 @@ def _write(path: Path, entries: list[prediction_log_pb2.PredictionLog]) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
     try:
-        scratch.write_bytes(content)
-        scratch.replace(path)
+        replace_file(str(path), content)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise FailedPrecondition(f"cannot write {path}: {error.strerror}") from error

@@ -196,7 +196,6 @@ class OverridesFile:
                 is_durable=True,
                 old_path=f"{self.path}.unreadable" if self.problem else "",
             )
-            self._sync_directory()
         except OSError as error:
             self.obstacle = self._cannot_keep(error)
             raise FailedPrecondition(
@@ -218,10 +217,3 @@ class OverridesFile:
 
     def _cannot_keep(self, error: OSError) -> str:
         return f"nothing can be kept in {self._state_dir}: {error.strerror}"
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

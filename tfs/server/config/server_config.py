@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf import text_format
+from google.protobuf.message import Message as ProtoMessage
 
 from sources.version_policy import MAX_VERSION, All, Latest, Specific, VersionPolicy
 from tfs.core.errors import (
@@ -267,6 +268,8 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
                 f"model {name}: label {label!r} points to version {version}; give a "
                 "non-empty label a version >= 0"
             )
+    _require_choice(model, "transition")
+    _require_choice(model, "residency")
     traffic = model.traffic
     primary = _read_primary(name, traffic)
     return ModelSettings(
@@ -277,8 +280,8 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         labels=dict(model.version_labels),
         primary=primary,
         canary=_read_canary(name, traffic, primary),
-        keeps_resources=_read_transition(name, model.transition),
-        is_on_demand=_read_residency(name, model.residency),
+        keeps_resources=model.transition == model_config_pb2.RESOURCE_PRESERVING,
+        is_on_demand=model.residency == model_config_pb2.ON_DEMAND,
         runtime=_read_runtime(model),
         logging=_read_logging(name, model.logging_config)
         if model.HasField("logging_config")
@@ -313,37 +316,21 @@ def _read_skew(where: str, skew: model_config_pb2.Skew) -> SkewSettings:
         raise InvalidArgument(
             f"{where}.statistics must be an absolute path: {statistics}"
         )
-
-    def limit(field: str) -> float | None:
-        if not skew.HasField(field):
-            return None
-        value = float(getattr(skew, field))
-        _require_share(f"{where}.{field}", value)
-        return value
-
-    return SkewSettings(
-        statistics, limit("max_drift"), limit("max_out_of_range"), limit("max_missing")
-    )
+    limits = ("max_drift", "max_out_of_range", "max_missing")
+    _require_shares(where, skew, limits)
+    return SkewSettings(statistics, *(_set_float(skew, field) for field in limits))
 
 
-def _read_transition(name: str, transition: int) -> bool:
-    """Returns whether the transition preserves resources."""
-    if transition not in model_config_pb2.Transition.values():
+def _require_choice(model: model_server_config_pb2.ModelConfig, field: str) -> None:
+    """Refuses a number that an enum does not have, which the text form accepts."""
+    kind = model.DESCRIPTOR.fields_by_name[field].enum_type
+    choices = kind.values_by_number if kind is not None else {}
+    value = getattr(model, field)
+    if value not in choices:
         raise InvalidArgument(
-            f"model {name}: transition: no such transition: {transition}; it is "
-            f"{' or '.join(model_config_pb2.Transition.keys())}"
+            f"model {model.name}: {field}: no such {field}: {value}; it is "
+            f"{' or '.join(each.name for each in choices.values())}"
         )
-    return transition == model_config_pb2.RESOURCE_PRESERVING
-
-
-def _read_residency(name: str, residency: int) -> bool:
-    """Returns whether the model is loaded on demand."""
-    if residency not in model_config_pb2.Residency.values():
-        raise InvalidArgument(
-            f"model {name}: residency: no such residency: {residency}; it is "
-            f"{' or '.join(model_config_pb2.Residency.keys())}"
-        )
-    return residency == model_config_pb2.ON_DEMAND
 
 
 def _read_base_path(name: str, base_path: str) -> str:
@@ -426,23 +413,17 @@ def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
     min_samples = guard.min_samples if guard.HasField("min_samples") else 1
     if min_samples < 1:
         raise InvalidArgument(f"{where}.min_samples must be >= 1: {min_samples}")
-    for field in ("max_top1_disagreement", "max_error_rate"):
-        if guard.HasField(field):
-            _require_share(f"{where}.{field}", getattr(guard, field))
+    _require_shares(where, guard, ("max_top1_disagreement", "max_error_rate"))
     for field in ("max_mean_abs_diff", "max_latency_ratio"):
         value = getattr(guard, field)
         if guard.HasField(field) and not (value >= 0 and math.isfinite(value)):
             raise InvalidArgument(f"{where}.{field} must be a number >= 0: {value}")
-
-    def limit(field: str) -> float | None:
-        return float(getattr(guard, field)) if guard.HasField(field) else None
-
     return GuardSettings(
         min_samples=min_samples,
-        max_top1_disagreement=limit("max_top1_disagreement"),
-        max_mean_abs_diff=limit("max_mean_abs_diff"),
-        max_latency_ratio=limit("max_latency_ratio"),
-        max_error_rate=limit("max_error_rate"),
+        max_top1_disagreement=_set_float(guard, "max_top1_disagreement"),
+        max_mean_abs_diff=_set_float(guard, "max_mean_abs_diff"),
+        max_latency_ratio=_set_float(guard, "max_latency_ratio"),
+        max_error_rate=_set_float(guard, "max_error_rate"),
     )
 
 
@@ -541,6 +522,17 @@ def _rate(where: str, rate: float) -> float:
     if not 0 <= rate <= 1:
         raise InvalidArgument(f"{where}.sampling_rate must be in 0..1: {rate}")
     return rate
+
+
+def _set_float(message: ProtoMessage, field: str) -> float | None:
+    return float(getattr(message, field)) if message.HasField(field) else None
+
+
+def _require_shares(where: str, message: ProtoMessage, fields: Iterable[str]) -> None:
+    for field in fields:
+        value = _set_float(message, field)
+        if value is not None:
+            _require_share(f"{where}.{field}", value)
 
 
 def _require_share(where: str, value: float) -> None:
