@@ -69,7 +69,7 @@ class Api:
     def see(self, name: str = "m", **at: ReplicaSighting) -> None:
         """Notes what a synchronizer saw, and has the controller take it."""
         jobs = {each: JobSighting((each,)) for each in ("a", "b")}
-        self.state.note({name: ModelSighting(at)} if at else {}, jobs)
+        self.state.note({name: ModelSighting(at) if at else None}, jobs)
         self.controller.take(self.state.read())
 
     def place(self, name: str = "m") -> tuple[str, ...]:

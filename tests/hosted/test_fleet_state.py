@@ -183,7 +183,7 @@ def test_sightings_are_read_and_written_only_when_they_differ(
     assert (now.models_seen, now.jobs_seen) == ({"m": seen}, {"j": job})
     state.note({"m": seen}, {"j": job})
     assert state.read().revision == now.revision == 1
-    state.note({}, {})
+    state.note({"m": None}, {})
     assert not state.read().models_seen
 
 

@@ -174,6 +174,17 @@ class Fleet:
         return sum(self.jobs[job].num_replicas for job in self.placement[name])
 
 
+def replaced(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> Mapping[str, None]:
+    """Returns the names of what is another object, or gone."""
+    if before is after:
+        return {}
+    was = before.get
+    found = {name: None for name, each in after.items() if was(name) is not each}
+    return found | dict.fromkeys(before.keys() - after.keys())
+
+
 def job_row(job: Job) -> str:
     """Returns a text that :func:`read_job` reads."""
     return json.dumps(fields_of(job))

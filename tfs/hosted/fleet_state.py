@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tfs.core.errors import (
     BY_CODE,
@@ -36,12 +36,15 @@ from tfs.hosted.fleet import (
     model_row,
     read_job,
     read_model,
+    replaced,
 )
 from tfs.hosted.placement import free_bytes
 from tfs.hosted.reports import JobSighting, ModelSighting
 from tfs.hosted.store.state_store import Feed, Lease, StateStore, Transaction
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _JOB: Final = "job"
 MODEL: Final = "model"
@@ -206,7 +209,7 @@ class FleetState:
             before = self._within(transaction)
             return _write(transaction, before, edit.apply(before.fleet), edit)
 
-        return self.store.transact(run, lease)
+        return self._kept(self.store.transact(run, lease))
 
     def commit(self, edit: Edit, request: Request) -> Committed:
         """Makes an edit that a user asked for, once: a repetition gets the same answer.
@@ -220,10 +223,12 @@ class FleetState:
 
         """
 
-        def run(transaction: Transaction) -> Committed | ServingError:
+        def run(
+            transaction: Transaction,
+        ) -> tuple[Committed | ServingError, Snapshot | None]:
             known = transaction.get(_REQUEST, request.id)
             if known is not None:
-                return _answer_before(known, request)
+                return _answer_before(known, request), None
             before = self._within(transaction)
             try:
                 _check_generation(before.fleet, edit, request.if_generation)
@@ -231,7 +236,7 @@ class FleetState:
             except ServingError as error:
                 _note_refusal(transaction, before.fleet, edit, error)
                 _remember(transaction, request, [error.code, error.message])
-                return error
+                return error, None
             done = Committed(
                 edit.why,
                 edit.model,
@@ -242,9 +247,11 @@ class FleetState:
             )
             form = [done.why, done.model, done.job, done.version]
             _remember(transaction, request, [*form, done.revision, done.generation])
-            return done
+            return done, after
 
-        outcome = self.store.transact(run)
+        outcome, after = self.store.transact(run)
+        if after is not None:
+            self._kept(after)
         if isinstance(outcome, ServingError):
             raise outcome
         return outcome
@@ -256,31 +263,43 @@ class FleetState:
 
     def note(
         self,
-        models: Mapping[str, ModelSighting],
+        models: Mapping[str, ModelSighting | None],
         jobs: Mapping[str, JobSighting],
         lease: Lease | None = None,
-    ) -> None:
-        """Notes how models and jobs fare, in place of what was noted before."""
+    ) -> Snapshot:
+        """Notes how these models fare, or (None) that they are gone, and how all jobs do.
+
+        Returns:
+            The state afterwards.
+
+        Raises:
+            Aborted: Somebody else has the lease; nothing was noted.
+
+        """
         before = self.read()
-        seen: dict[tuple[str, str], str | None] = {}
-        for kind, now, then in (
-            (_MODEL_SEEN, models, before.models_seen),
-            (_JOB_SEEN, jobs, before.jobs_seen),
-        ):
-            seen |= {
-                (kind, name): each.to_row()
-                for name, each in now.items()
-                if each != then.get(name)
-            }
-            seen |= {(kind, name): None for name in then if name not in now}
-        if not seen:
-            return
+        models = _news(models, before.models_seen)
+        news = _news(jobs, before.jobs_seen) | dict.fromkeys(
+            before.jobs_seen.keys() - jobs.keys()
+        )
+        if not models and not news:
+            return before
 
-        def run(transaction: Transaction) -> None:
-            for (kind, name), row in seen.items():
-                transaction.put(kind, name, row)  # no reason: nobody asked for it
+        def run(transaction: Transaction) -> Snapshot:
+            now = self._within(transaction)
+            revision = now.revision
+            for kind, seen in ((_MODEL_SEEN, models), (_JOB_SEEN, news)):
+                for name, each in seen.items():
+                    row = None if each is None else each.to_row()
+                    # Without a reason: nobody asked for it.
+                    revision = transaction.put(kind, name, row)
+            return Snapshot(
+                revision,
+                now.fleet,
+                _merged(now.models_seen, models),
+                _merged(now.jobs_seen, news),
+            )
 
-        self.store.transact(run, lease)
+        return self._kept(self.store.transact(run, lease))
 
     def _within(self, transaction: Transaction) -> Snapshot:
         with self._lock:
@@ -295,46 +314,63 @@ class FleetState:
                 f"revision {seen} was seen here: it is an older copy, or its file went; "
                 "put the newest back, or start again with --take_over"
             )
-        now = _followed(last, feed)
+        return self._kept(_followed(last, feed))
+
+    def _kept(self, now: Snapshot) -> Snapshot:
+        """Goes on from a state that is in the store."""
         with self._lock:
             if now.revision > self._last.revision:
                 self._last = now
         return now
 
 
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    _JOB: read_job,
+    MODEL: read_model,
+    _MODEL_SEEN: ModelSighting.from_row,
+    _JOB_SEEN: JobSighting.from_row,
+}
+
+
 def _followed(last: Snapshot, feed: Feed) -> Snapshot:
     if not feed.changes and not feed.is_snapshot:
         return last
     start = Snapshot() if feed.is_snapshot else last
-    jobs, models = dict(start.fleet.jobs), dict(start.fleet.models)
-    placement = dict(start.fleet.placement)
-    models_seen, jobs_seen = dict(start.models_seen), dict(start.jobs_seen)
+    rows: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
     for change in feed.changes:
-        key, value = change.key, change.value
-        if change.kind == _JOB:
-            _set(jobs, key, None if value is None else read_job(value))
-        elif change.kind == MODEL and value is None:
-            models.pop(key, None)
-            placement.pop(key, None)
-        elif change.kind == MODEL and value is not None:
-            models[key], placement[key] = read_model(value)
-        elif change.kind == _MODEL_SEEN:
-            seen = None if value is None else ModelSighting.from_row(value)
-            _set(models_seen, key, seen)
-        elif change.kind == _JOB_SEEN:
-            job_seen = None if value is None else JobSighting.from_row(value)
-            _set(jobs_seen, key, job_seen)
+        if change.kind in _READERS:
+            read, value = _READERS[change.kind], change.value
+            rows[change.kind][change.key] = None if value is None else read(value)
     fleet = start.fleet
-    if feed.is_snapshot or any(each.kind in (_JOB, MODEL) for each in feed.changes):
-        fleet = Fleet(jobs, models, placement)
-    return Snapshot(feed.revision, fleet, models_seen, jobs_seen)
+    if feed.is_snapshot or rows[_JOB] or rows[MODEL]:
+        fleet = Fleet(
+            _merged(fleet.jobs, rows[_JOB]),
+            _merged(fleet.models, {n: m and m[0] for n, m in rows[MODEL].items()}),
+            _merged(fleet.placement, {n: m and m[1] for n, m in rows[MODEL].items()}),
+        )
+    return Snapshot(
+        feed.revision,
+        fleet,
+        _merged(start.models_seen, rows[_MODEL_SEEN]),
+        _merged(start.jobs_seen, rows[_JOB_SEEN]),
+    )
 
 
-def _set(of: dict[str, Any], key: str, value: object) -> None:
-    if value is None:
-        of.pop(key, None)
-    else:
-        of[key] = value
+def _merged(of: Mapping[str, T], changes: Mapping[str, T | None]) -> Mapping[str, T]:
+    """Returns the same object where nothing changes: whoever looks on sees that at once."""
+    if not changes:
+        return of
+    merged = dict(of)
+    for name, each in changes.items():
+        if each is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = each
+    return merged
+
+
+def _news(now: Mapping[str, T], then: Mapping[str, object]) -> dict[str, T]:
+    return {name: each for name, each in now.items() if each != then.get(name)}
 
 
 def _write(
@@ -342,15 +378,15 @@ def _write(
 ) -> Snapshot:
     """Writes the rows that differ; returns the state with them."""
     old, revision = before.fleet, before.revision
-    for name in _replaced(old.jobs, after.jobs):
+    for name in replaced(old.jobs, after.jobs):
         job = after.jobs.get(name)
         if job != old.jobs.get(name):
             row = None if job is None else job_row(job)
             revision = transaction.put(_JOB, name, row, edit.why)
     free: Mapping[str, int] = {}
     for name in {
-        **_replaced(old.models, after.models),
-        **_replaced(old.placement, after.placement),
+        **replaced(old.models, after.models),
+        **replaced(old.placement, after.placement),
     }:
         model = after.models.get(name)
         if model is None:
@@ -366,17 +402,6 @@ def _write(
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)
     return replace(before, revision=revision, fleet=after)
-
-
-def _replaced(
-    before: Mapping[str, object], after: Mapping[str, object]
-) -> Mapping[str, None]:
-    """Returns the names of what is another object, or gone."""
-    if before is after:
-        return {}
-    was = before.get
-    found = {name: None for name, each in after.items() if was(name) is not each}
-    return found | dict.fromkeys(before.keys() - after.keys())
 
 
 def _moves(

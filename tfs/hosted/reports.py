@@ -7,10 +7,10 @@ by it, and is made anew by every look.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfs.hosted.fleet import Fleet, fields_of
+from tfs.hosted.fleet import fields_of
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -142,7 +142,7 @@ def report_of(
     since = before if before and reply.since else JobReport()
     models, version_bytes = dict(since.models), dict(since.version_bytes)
     request_s = dict(since.request_s)
-    for name in (*reply.gone, *(each.name for each in reply.models)):
+    for name in reply.gone:
         for of in (models, version_bytes, request_s):
             of.pop(name, None)
     for model in reply.models:
@@ -150,9 +150,12 @@ def report_of(
             max(each.memory.reserved_bytes, each.memory.resident_bytes)
             for each in model.versions
         ]
+        version_bytes.pop(model.name, None)
         if any(taken):
             version_bytes[model.name] = max(taken)
-        models[model.name] = _sighting(model)
+        seen = _sighting(model)
+        if models.get(model.name) != seen:
+            models[model.name] = seen
         request_s[model.name] = model.request_s
     return JobReport(
         reply.server.started_s, models, version_bytes, request_s, 0.0, reply.revision
@@ -187,69 +190,6 @@ def _versions(model: admin_service_pb2.ModelReport, *states: int) -> tuple[int, 
             if each.state in states and not each.error.code
         )
     )
-
-
-def routes_of(
-    fleet: Fleet,
-    reports: Mapping[str, JobReport],
-    silent: Mapping[str, JobReport],
-) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses that answer for each model, even where it has no place.
-
-    For a model that no server reports, these are the ones that answered for it in their
-    last report. If one of them is merely slow to report, it takes the request; if it is
-    gone, the request fails as it would have anyway.
-
-    Args:
-        fleet: What is wanted.
-        reports: The reports of the servers that answered the last question, by address.
-        silent: The last reports of those that did not answer it, unless they are given
-            up.
-
-    """
-    said, before = answering(fleet, reports), answering(fleet, silent)
-    return {name: said.get(name) or before.get(name, ()) for name in fleet.models}
-
-
-def answering(
-    fleet: Fleet, reports: Mapping[str, JobReport]
-) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses that answer for each model, if any does, by their reports."""
-    found: dict[str, list[str]] = {}
-    for job in fleet.jobs.values():
-        for address in job.addresses:
-            report = reports.get(address, JobReport())
-            for name, seen in report.models.items():
-                if seen.primary is not None:
-                    found.setdefault(name, []).append(address)
-    return {name: tuple(each) for name, each in found.items()}
-
-
-def sightings_of(
-    fleet: Fleet, reports: Mapping[str, tuple[JobReport, Collection[str]]]
-) -> dict[str, ModelSighting]:
-    """Returns how each model fares on the servers that have it.
-
-    Args:
-        fleet: What is wanted.
-        reports: The reports of the servers that answer, and the configs that each of
-            them was told before.
-
-    """
-    seen: dict[str, dict[str, ReplicaSighting]] = {name: {} for name in fleet.models}
-    for address, (report, told) in reports.items():
-        for name, each in report.models.items():
-            model = fleet.models.get(name)
-            replicas = seen.setdefault(name, {})
-            replicas[address] = ReplicaSighting(
-                model.generation if model is not None and model.config in told else 0,
-                each.primary,
-                each.versions,
-                each.coming,
-                each.canary,
-                each.problem,
-            )
-    return {name: ModelSighting(each) for name, each in seen.items()}
 
 
 def measured(reports: Mapping[str, JobReport]) -> dict[str, int]:

@@ -23,26 +23,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
-from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config
+from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
 from tfs.hosted.load_following import LoadOptions, Scaling
-from tfs.hosted.reports import (
-    JobReport,
-    JobSighting,
-    answering,
-    measured,
-    routes_of,
-    sightings_of,
-)
+from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
+from tfs.hosted.servers import JobClient, Servers, Told
+from tfs.hosted.sighting_table import SightingTable
 from tfs.hosted.store.state_store import Lease
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -51,32 +46,6 @@ log = logging.getLogger(__name__)
 _LEARN_EVERY_S: Final = 30.0
 _LEASE: Final = "synchronizer"
 _LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
-
-
-class JobClient(Protocol):
-    """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
-
-    def list_models(self, address: str) -> JobReport:
-        """Asks a job for its models; the report's time is the caller's to note.
-
-        Raises:
-            ServingError: It does not answer, or refuses.
-
-        """
-        ...
-
-    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
-        """Tells a server what to serve; returns when it is on that server's disk.
-
-        Raises:
-            ServingError: It does not answer, or refuses.
-
-        """
-        ...
-
-    def forget(self, address: str) -> None:
-        """Closes the connection to a removed job; calls under way go on to their end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +78,6 @@ class SynchronizerOptions:
                 f"down_after_s must be more than {self.look_s:g}, the seconds between "
                 f"two looks at a server: {self.down_after_s:g}"
             )
-
-
-_Told = tuple[float, int, frozenset[str]]
-"""The start of the process that was told, by whom (epoch), and its models' configs."""
-
-
-@dataclass(slots=True)
-class _ServerRecord:
-    """What is known of a server. Written by one call of each kind to it at a time."""
-
-    answered_s: float
-    report: JobReport | None = None  # None: it did not answer the last question
-    last_report: JobReport | None = None
-    told: _Told | None = None
-    # What it had been told when it was asked for its last report.
-    told_before: _Told | None = None
-    problem: str = ""
-    is_asked: bool = False
-    is_told: bool = False
-
-    def current(self) -> frozenset[str]:
-        """Returns the configs that its process was told before its last report."""
-        told, report = self.told_before, self.report
-        is_of_it = told and report and told[0] == report.started_s
-        return told[2] if told and is_of_it else frozenset()
 
 
 RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
@@ -171,29 +115,28 @@ class Synchronizer:
         holder: str = "",
     ) -> None:
         self._state = state
-        self._client = client
         self._on_routes = on_routes
         self._clock = clock
-        self._executor = executor or InlineExecutor()
         self._options = options or SynchronizerOptions()
         self._job_problem = job_problem
         self._holder = holder
+        self._servers = Servers(client, clock, executor or InlineExecutor(), self.nudge)
+        self._table = SightingTable()
+        self._scaling = Scaling(self._options.load)
         self._lease: Lease | None = None
         self._lease_s = clock.now()  # until then nobody else has it
         self._num_told = 0
-        self._scaling = Scaling(self._options.load)
-        self._servers: dict[str, _ServerRecord] = {}
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
         self._last: Snapshot | None = None
         self._looked_s: float | None = None  # when the last look began
-        # What the last look that went on to its end was about.
-        self._settled: tuple[object, ...] = ()
-        # What routers were told last was about.
-        self._routed: tuple[object, ...] = ()
-        # Guards the next three; notified when one of the last two is set. Leaf.
+        self._routed: Mapping[str, tuple[str, ...]] | None = None
+        # What the store has of models if nobody else wrote it, and those that fare
+        # otherwise since.
+        self._noted: Mapping[str, ModelSighting] = {}
+        self._unnoted: set[str] = set()
+        # Guards the next two; notified when one of them is set. Leaf.
         self._changed = threading.Condition()
-        self._has_news = False
         self._is_nudged = False
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -240,44 +183,24 @@ class Synchronizer:
             trouble, self._lease = error, None
             self._last = self._last or self._state.copy.read()
         fleet = (self._last or Snapshot()).fleet
-        self._excuse()
-        self._ask_all(fleet)
+        reports = self._ask_all(fleet)
         if trouble is not None:
             raise trouble
         if self._options.only_routes or not self._take_lease():
             return fleet
         # This comes first, so that a job that is back is told what it is to serve from
         # now on.
-        fleet = self._note_jobs(fleet)
-        reports = self.reports
+        fleet = self._note_jobs(fleet, reports)
+        if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
+            self._learned_s = self._clock.now()
+            fleet = self._change(edits.learn(measured(reports)))
         scaled = self._scaling.wanted(self._clock.now(), fleet, reports)
         if scaled:
             fleet = self._change(edits.follow_load(scaled))
-        jobs_seen = {name: self._seen(job) for name, job in fleet.jobs.items()}
-        moment = fleet, self._lease, jobs_seen
-        if self._is_settled(moment):
-            return fleet
-        self._settled = ()  # unless all of this is done
+        self._see(fleet)
         self._tell_all(fleet, reports)
-        known = {
-            address: (report, self._servers[address].current())
-            for address, report in reports.items()
-        }
-        self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
-        self._settled = moment
+        self._note(fleet, reports)
         return fleet
-
-    def _is_settled(self, moment: tuple[object, ...]) -> bool:
-        """Whether nothing changed since servers were told and the store was.
-
-        Of ten thousand models on a thousand servers something does in one look of ten.
-        Every half a minute all is said anew all the same, and memory learned.
-        """
-        is_due = self._clock.now() - self._learned_s >= _LEARN_EVERY_S
-        if is_due:
-            self._learned_s = self._clock.now()
-            self._change(edits.learn(measured(self.reports)))
-        return not is_due and self._settled == moment
 
     def look_safely(self) -> None:
         """Looks, and logs what is wrong with the store: once, and when it is well again."""
@@ -293,12 +216,6 @@ class Synchronizer:
             if self._trouble:
                 log.info("event=fleet_synchronized after=%s", self._trouble)
             self._trouble = ""
-
-    @property
-    def reports(self) -> Mapping[str, JobReport]:
-        """The last reports of all servers that answer, by address."""
-        records = [(address, each.report) for address, each in self._servers.items()]
-        return {address: report for address, report in records if report is not None}
 
     def _take_lease(self) -> bool:
         """Takes or renews the right to tell; returns whether this synchronizer has it."""
@@ -316,50 +233,79 @@ class Synchronizer:
     def _change(self, edit: Edit) -> Fleet:
         return self._state.change(edit, self._lease).fleet
 
-    def _ask_all(self, fleet: Fleet) -> None:
-        wanted = [each for job in fleet.jobs.values() for each in job.addresses]
-        gone = [each for each in self._servers if each not in set(wanted)]
-        for address in gone:
-            del self._servers[address]
-        for address in wanted:
-            record = self._servers.setdefault(address, _ServerRecord(self._clock.now()))
-            if not record.is_asked:
-                record.is_asked = True
-                self._executor.submit(partial(self._ask, address, record))
-        with self._changed:
-            has_news, self._has_news = self._has_news, False
-        if has_news:
-            self._settled = self._routed = ()
-        silent = self._silent()
-        moment = fleet, set(silent)
-        if self._routed != moment:
-            self._routed = moment
-            self._on_routes(routes_of(fleet, self.reports, silent))
-        for address in gone:  # after no more requests go there
-            self._client.forget(address)
+    def _ask_all(self, fleet: Fleet) -> Mapping[str, JobReport]:
+        """Asks all servers, and tells routers; returns the reports of those that answer."""
+        self._excuse()
+        gone = self._servers.ask(
+            each for job in fleet.jobs.values() for each in job.addresses
+        )
+        self._see(fleet)
+        if self._routed != self._table.routes:
+            self._routed = dict(self._table.routes)
+            self._on_routes(self._routed)
+        self._servers.close(gone)  # after no more requests go there
+        heard = self._servers.heard(self._options.down_after_s)
+        return {at: each.report for at, each in heard.items() if not each.is_silent}
+
+    def _see(self, fleet: Fleet) -> None:
+        heard = self._servers.heard(self._options.down_after_s)
+        self._unnoted |= self._table.take(fleet, heard)
 
     def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
-        wanted = wanted_models(fleet, answering(fleet, reports), reports)
-        for job_name, names in wanted.items():
+        epoch = self._lease.epoch if self._lease else 0
+        for job_name, configs in self._table.wanted.items():
             job = fleet.jobs[job_name]
-            models = [fleet.models[name] for name in names]
             there = [each for each in job.addresses if each in reports]
             for address in there:
-                self._tell_if_new(address, reports[address], models)
+                self._servers.tell(
+                    address,
+                    Told(reports[address].started_s, epoch, configs),
+                    partial(self._message, fleet, configs),
+                    self._still_leads,
+                )
             is_known = bool(there) or job.is_down or not job.addresses
-            if names or not is_known:
+            if configs or not is_known:
                 continue
             if job.is_leaving:
                 self._change(edits.drop_job(job_name))
             elif job.max_replicas and job.num_replicas > job.min_replicas:
                 self._change(edits.rest_job(job_name))
 
-    def _seen(self, job: Job) -> JobSighting:
-        records = [(each, self._servers.get(each)) for each in job.addresses]
-        answering = [each for each, record in records if record and record.report]
+    def _message(
+        self, fleet: Fleet, names: Collection[str], is_first: bool
+    ) -> admin_service_pb2.AspireRequest:
+        self._num_told += 1
+        request = admin_service_pb2.AspireRequest(
+            claim=admin_service_pb2.FleetClaim(
+                fleet=self._state.fleet_id(),
+                name=self._state.store.name,
+                epoch=self._lease.epoch if self._lease else 0,
+                revision=self._last.revision if self._last else 0,
+                sequence=self._num_told,
+            ),
+            num_models=len(names),
+            take_over=self._options.take_over and is_first,
+        )
+        listed = request.config.model_config_list
+        listed.SetInParent()
+        listed.config.extend(read_config(fleet.models[each]) for each in sorted(names))
+        return request
+
+    def _note(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
+        """Notes how models and jobs fare."""
+        seen = self._last.models_seen if self._last else {}
+        if seen is not self._noted:  # somebody else wrote it, or we begin
+            self._unnoted |= {*self._table.names(), *seen}
+        models = {each: self._table.sighting(each) for each in self._unnoted}
+        jobs = {name: self._seen(job, reports) for name, job in fleet.jobs.items()}
+        self._noted = self._state.note(models, jobs, self._lease).models_seen
+        self._unnoted = set()
+
+    def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
         own = self._job_problem(job.name)
-        problems = [own] if own else [r.problem for _, r in records if r and r.problem]
-        return JobSighting(tuple(answering), "; ".join(problems))
+        problems = [own] if own else self._servers.problems(job.addresses)
+        answering = tuple(each for each in job.addresses if each in reports)
+        return JobSighting(answering, "; ".join(problems))
 
     def _excuse(self) -> None:
         """Holds it against no job that for a while nobody looked.
@@ -370,27 +316,27 @@ class Synchronizer:
         now_s, before_s = self._clock.now(), self._looked_s
         self._looked_s = now_s
         # Looks may come late on a busy machine, and take as long again themselves.
-        if before_s is None or now_s - before_s <= 2 * self._options.look_s:
-            return
-        unseen_s = now_s - before_s - self._options.look_s
-        for record in self._servers.values():
-            record.answered_s = min(record.answered_s + unseen_s, now_s)
+        if before_s is not None and now_s - before_s > 2 * self._options.look_s:
+            self._servers.excuse(now_s - before_s - self._options.look_s)
 
-    def _silent(self) -> Mapping[str, JobReport]:
-        """The last reports of the jobs that missed a question and are not given up."""
-        since_s = self._clock.now() - self._options.down_after_s
-        return {
-            address: each.last_report
-            for address, each in self._servers.items()
-            if each.report is None
-            and each.last_report is not None
-            and each.answered_s > since_s
-        }
+    def _still_leads(self) -> bool:
+        """Whether nobody else can have the lease, by this machine's clock."""
+        return self._clock.now() < self._lease_s
 
-    def _say_news(self) -> None:
-        with self._changed:
-            self._has_news = True
-        self.nudge()
+    def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
+        """Notes which jobs went down or came back; returns the wanted state."""
+        now_s, changed = self._clock.now(), {}
+        for name, job in fleet.jobs.items():
+            answered_s = self._servers.last_answer_s(job.addresses)
+            if answered_s is None:
+                continue
+            is_silent = now_s - answered_s >= self._options.down_after_s
+            is_back = any(each in reports for each in job.addresses)
+            if job.is_down != is_silent and (is_silent or is_back):
+                state = "down" if is_silent else "up"
+                log.warning("event=job_%s job=%s", state, name)
+                changed[name] = is_silent
+        return self._change(edits.note_jobs(changed)) if changed else fleet
 
     def _run(self) -> None:
         while True:
@@ -403,151 +349,3 @@ class Synchronizer:
                 self._is_nudged = False
                 if self._stopping:
                     return
-
-    def _ask(self, address: str, record: _ServerRecord) -> None:
-        if self._is_gone(address, record):  # while this waited for a thread
-            return
-        told, before = record.told, (record.report, record.told_before)
-        try:
-            report = self._client.list_models(address)
-            report = replace(report, at_s=self._clock.now())
-            if before[0] is None:
-                record.problem = ""
-            record.told_before = told
-            record.report = record.last_report = report
-            record.answered_s = self._clock.now()
-            if before != (report, told):
-                self._say_news()
-        except ServingError as error:
-            record.report = None
-            _note_problem(address, record, error)
-            if before[0] is not None:
-                self._say_news()
-        finally:
-            record.is_asked = False
-            self._close_if_gone(address, record)
-
-    def _tell_if_new(
-        self,
-        address: str,
-        report: JobReport,
-        models: Sequence[HostedModel],
-    ) -> None:
-        record, epoch = self._servers[address], self._lease.epoch if self._lease else 0
-        wanted = report.started_s, epoch, frozenset(each.config for each in models)
-        if record.is_told or record.told == wanted:
-            return
-        request = self._message(epoch, models)
-        request.take_over = self._options.take_over and record.told is None
-
-        def tell() -> None:
-            if self._is_gone(address, record) or not self._still_leads():
-                record.is_told = False
-                return
-            try:
-                self._client.aspire(address, request)
-                record.told = wanted
-                record.problem = ""
-            except ServingError as error:
-                _note_problem(address, record, error)
-                with self._changed:
-                    self._has_news = True  # the next look tries again
-                return
-            finally:
-                record.is_told = False
-                self._close_if_gone(address, record)
-            names = [each.name for each in models]
-            log.info("event=job_told address=%s models=%s", address, ",".join(names))
-            self._say_news()
-
-        record.is_told = True
-        self._executor.submit(tell)
-
-    def _message(
-        self, epoch: int, models: Sequence[HostedModel]
-    ) -> admin_service_pb2.AspireRequest:
-        self._num_told += 1
-        request = admin_service_pb2.AspireRequest(
-            claim=admin_service_pb2.FleetClaim(
-                fleet=self._state.fleet_id(),
-                name=self._state.store.name,
-                epoch=epoch,
-                revision=self._last.revision if self._last else 0,
-                sequence=self._num_told,
-            ),
-            num_models=len(models),
-        )
-        listed = request.config.model_config_list
-        listed.SetInParent()
-        listed.config.extend(map(read_config, models))
-        return request
-
-    def _still_leads(self) -> bool:
-        """Whether nobody else can have the lease, by this machine's clock."""
-        return self._clock.now() < self._lease_s
-
-    def _is_gone(self, address: str, record: _ServerRecord) -> bool:
-        return self._servers.get(address) is not record
-
-    def _close_if_gone(self, address: str, record: _ServerRecord) -> None:
-        """Closes the connection that a call opened whose server was removed meanwhile."""
-        if self._is_gone(address, record):
-            self._client.forget(address)
-
-    def _note_jobs(self, fleet: Fleet) -> Fleet:
-        """Notes which jobs went down or came back; returns the wanted state."""
-        now_s, changed = self._clock.now(), {}
-        for name, job in fleet.jobs.items():
-            known = [self._servers.get(each) for each in job.addresses]
-            records = [each for each in known if each is not None]
-            if not records:
-                continue
-            answered_s = max(each.answered_s for each in records)
-            is_silent = now_s - answered_s >= self._options.down_after_s
-            is_back = any(each.report is not None for each in records)
-            if job.is_down != is_silent and (is_silent or is_back):
-                state = "down" if is_silent else "up"
-                log.warning("event=job_%s job=%s", state, name)
-                changed[name] = is_silent
-        return self._change(edits.note_jobs(changed)) if changed else fleet
-
-
-def _note_problem(address: str, record: _ServerRecord, error: ServingError) -> None:
-    if record.problem != str(error):
-        log.warning("event=job_problem address=%s problem=%s", address, error)
-    record.problem = str(error)
-
-
-def wanted_models(
-    fleet: Fleet,
-    answering: Mapping[str, Collection[str]],
-    reporting: Collection[str],
-) -> dict[str, tuple[str, ...]]:
-    """Returns the models of each job, by name; pure.
-
-    Args:
-        fleet: The wanted state.
-        answering: The addresses that answer for each model, by what servers report.
-        reporting: The addresses of the servers that report anything.
-
-    """
-    wanted: dict[str, list[str]] = {job: [] for job in fleet.jobs}
-    job_at = {at: name for name, job in fleet.jobs.items() for at in job.addresses}
-    there = {
-        name: [each for each in job.addresses if each in reporting]
-        for name, job in fleet.jobs.items()
-    }
-    for name in fleet.models:
-        placed = fleet.placement.get(name, ())
-        for job in placed:
-            if job in wanted:
-                wanted[job].append(name)
-        at = answering.get(name, ())
-        if placed and all(
-            there.get(job) and all(each in at for each in there[job]) for job in placed
-        ):
-            continue
-        # This also holds for a model without any place: what serves goes on serving.
-        for job in {job_at[each] for each in at}.difference(placed):
-            wanted[job].append(name)
-    return {job: tuple(sorted(names)) for job, names in wanted.items()}

@@ -331,7 +331,7 @@ class SimulatedDay:
         if self._store.is_away:
             return
         before = self._state.read()
-        self._state.note({}, {})
+        self._state.note(dict.fromkeys(before.models_seen), {})
 
         def check() -> None:
             now = self._state.read() if not self._store.is_away else before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from tests.hosted.simulation.simulated_day import (
     SimulatedDay,
     p95,
 )
+from tfs.hosted.fleet import Fleet
+from tfs.hosted.sighting_table import SightingTable
 
 LOAD_S = 5.0  # of the model whose load grows
 OPTIONS = DayOptions(1000, 100, num_hours=2, look_s=10)
@@ -59,13 +62,17 @@ def test_a_day_notices_what_must_not_be(
     """A simulation that cannot fail says nothing."""
     day = SimulatedDay(DayOptions(100, 30, num_hours=1, look_s=10), tmp_path)
     if fault == "routes follow what is wanted":
-        monkeypatch.setattr(
-            "tfs.hosted.synchronizer.routes_of",
-            lambda fleet, *_: {
+        take = SightingTable.take
+
+        def follow(table: SightingTable, fleet: Fleet, heard: Any) -> set[str]:
+            changed = take(table, fleet, heard)
+            table.routes = {
                 name: tuple(each for job in at for each in fleet.jobs[job].addresses)
                 for name, at in fleet.placement.items()
-            },
-        )
+            }
+            return changed
+
+        monkeypatch.setattr(SightingTable, "take", follow)
         expected = "I4"
     else:
         monkeypatch.setattr(

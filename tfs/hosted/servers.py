@@ -1,0 +1,251 @@
+"""The servers of a fleet: what they last said, and what they were told.
+
+Each is asked for its models and told the whole list of them (AdminService.Aspire), which is
+idempotent, like aspired versions. One call of each kind is under way to a server at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+from tfs.core.clock import Clock
+from tfs.core.errors import ServingError
+from tfs.core.executor import Executor
+from tfs.hosted.reports import JobReport
+from tfs.hosted.sighting_table import Configs, Heard
+from tfs.proto.tfs.v1 import admin_service_pb2
+
+log = logging.getLogger(__name__)
+
+_NEVER_HEARD: Final = Heard()
+_MOST_NAMES: Final = 20  # in a line of the log
+
+
+class JobClient(Protocol):
+    """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
+
+    def list_models(self, address: str) -> JobReport:
+        """Asks a job for its models; the report's time is the caller's to note.
+
+        Raises:
+            ServingError: It does not answer, or refuses.
+
+        """
+        ...
+
+    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+        """Tells a server what to serve; returns when it is on that server's disk.
+
+        Raises:
+            ServingError: It does not answer, or refuses.
+
+        """
+        ...
+
+    def forget(self, address: str) -> None:
+        """Closes the connection to a removed job; calls under way go on to their end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server was told. Immutable.
+
+    Attributes:
+        started_s: When the process started that was told.
+        epoch: By whom.
+        configs: What it is to serve.
+
+    """
+
+    started_s: float
+    epoch: int
+    configs: Configs
+
+
+@dataclass(slots=True)
+class _Server:
+    """What is known of a server. Written by one call of each kind to it at a time."""
+
+    answered_s: float
+    heard: Heard = _NEVER_HEARD
+    told: Told | None = None
+    problem: str = ""
+    is_asked: bool = False
+    is_told: bool = False
+
+
+class Servers:
+    """The servers. For the thread that looks; calls run on the executor's threads.
+
+    Args:
+        client: Calls the servers.
+        clock: Times answers.
+        executor: Runs the calls. One that hangs holds up no other server while there are
+            threads left.
+        on_news: Called on a thread of the executor when a server says something new, was
+            told something, or refused it.
+
+    """
+
+    def __init__(
+        self,
+        client: JobClient,
+        clock: Clock,
+        executor: Executor,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._executor = executor
+        self._on_news = on_news
+        self._servers: dict[str, _Server] = {}
+
+    def ask(self, addresses: Iterable[str]) -> Collection[str]:
+        """Asks these servers for their models; forgets all others and returns them.
+
+        One that has not answered the last question yet is not asked again.
+        """
+        wanted = dict.fromkeys(addresses)
+        gone = [each for each in self._servers if each not in wanted]
+        for address in gone:
+            del self._servers[address]
+        for address in wanted:
+            server = self._servers.get(address)
+            if server is None:
+                server = self._servers[address] = _Server(self._clock.now())
+            if not server.is_asked:
+                server.is_asked = True
+                self._executor.submit(partial(self._ask, address, server))
+        return gone
+
+    def heard(self, down_after_s: float) -> Mapping[str, Heard]:
+        """Returns what is known of each server; nothing of those silent for so long."""
+        since_s = self._clock.now() - down_after_s
+        return {
+            address: _NEVER_HEARD
+            if each.heard.is_silent and each.answered_s <= since_s
+            else each.heard
+            for address, each in self._servers.items()
+        }
+
+    def tell(
+        self,
+        address: str,
+        wanted: Told,
+        request: Callable[[bool], admin_service_pb2.AspireRequest],
+        may_tell: Callable[[], bool],
+    ) -> None:
+        """Tells a server what it is to serve, unless that is what it was told last.
+
+        Args:
+            address: The server.
+            wanted: What it is to be told.
+            request: Returns the message, given whether it is the first to this server.
+            may_tell: Whether it may still be sent, when its turn comes.
+
+        """
+        server = self._servers[address]
+        if server.is_told or server.told == wanted:
+            return
+        server.is_told = True
+        message = request(server.told is None)
+        self._executor.submit(
+            partial(self._tell, address, server, wanted, message, may_tell)
+        )
+
+    def last_answer_s(self, addresses: Iterable[str]) -> float | None:
+        """Returns when one of these servers answered last; None if none is known."""
+        known = [self._servers.get(each) for each in addresses]
+        return max((each.answered_s for each in known if each), default=None)
+
+    def problems(self, addresses: Iterable[str]) -> list[str]:
+        """Returns what is wrong with these servers."""
+        known = [self._servers.get(each) for each in addresses]
+        return [each.problem for each in known if each and each.problem]
+
+    def excuse(self, unseen_s: float) -> None:
+        """Holds it against no server that for so long nobody asked."""
+        now_s = self._clock.now()
+        for each in self._servers.values():
+            each.answered_s = min(each.answered_s + unseen_s, now_s)
+
+    def close(self, addresses: Iterable[str]) -> None:
+        """Closes the connections to servers that were forgotten."""
+        for address in addresses:
+            self._client.forget(address)
+
+    def _ask(self, address: str, server: _Server) -> None:
+        if self._is_gone(address, server):  # while this waited for a thread
+            return
+        told, before = server.told, server.heard
+        try:
+            report = self._client.list_models(address)
+            report = replace(report, at_s=self._clock.now())
+            is_its = told is not None and told.started_s == report.started_s
+            now = Heard(
+                report, told.configs if told and is_its else {}, is_silent=False
+            )
+            if before.is_silent:
+                server.problem = ""
+            server.heard = now
+            server.answered_s = self._clock.now()
+            if before != now:
+                self._on_news()
+        except ServingError as error:
+            server.heard = replace(before, is_silent=True)
+            self._note_problem(address, server, error)
+            if not before.is_silent:
+                self._on_news()
+        finally:
+            server.is_asked = False
+            self._close_if_gone(address, server)
+
+    def _tell(
+        self,
+        address: str,
+        server: _Server,
+        wanted: Told,
+        message: admin_service_pb2.AspireRequest,
+        may_tell: Callable[[], bool],
+    ) -> None:
+        try:
+            if self._is_gone(address, server) or not may_tell():
+                return
+            try:
+                self._client.aspire(address, message)
+            except ServingError as error:
+                self._note_problem(address, server, error)  # the next look tries again
+                return
+            finally:
+                self._close_if_gone(address, server)
+            before = server.told.configs if server.told else {}
+            server.told, server.problem = wanted, ""
+            changed = wanted.configs.items() ^ before.items()
+            names = sorted({name for name, _ in changed})
+            log.info(
+                "event=job_told address=%s models=%d changed=%s",
+                address,
+                len(wanted.configs),
+                ",".join(names[:_MOST_NAMES]),
+            )
+        finally:
+            server.is_told = False
+        self._on_news()
+
+    def _is_gone(self, address: str, server: _Server) -> bool:
+        return self._servers.get(address) is not server
+
+    def _close_if_gone(self, address: str, server: _Server) -> None:
+        """Closes the connection that a call opened whose server was removed meanwhile."""
+        if self._is_gone(address, server):
+            self._client.forget(address)
+
+    def _note_problem(self, address: str, server: _Server, error: ServingError) -> None:
+        if server.problem != str(error):
+            log.warning("event=job_problem address=%s problem=%s", address, error)
+        server.problem = str(error)
