@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,3 +199,24 @@ def test_temp_has_what_prod_leaves() -> None:
     large = replace(temp, memory_bytes=10)
     placed = place({**both, "temp": large}, jobs(a=10, b=4), {"prod": ("a",)})
     assert placed == Placement({"prod": ("a",), "temp": ()}, {"temp": 1})
+
+
+@pytest.mark.parametrize("is_online", [False, True])
+def test_two_copies_lie_on_few_different_pairs_of_jobs(*, is_online: bool) -> None:
+    """The loss of two jobs then rarely loses a model: a tenth more pairs than there must be."""
+    draw = random.Random(1)
+    sizes = {f"m{each}": int(100 * draw.lognormvariate(0, 1)) for each in range(600)}
+    wanted: dict[str, HostedModel] = {}
+    there = jobs(**{f"j{each}": 8000 for each in range(32)})
+    before: Mapping[str, tuple[str, ...]] = {}
+    for name, size in sizes.items():
+        wanted |= replicated(models(**{name: size})[name], 2)
+        if is_online:
+            before = place(wanted, there, before).jobs
+    placed = place(wanted, there, before)
+    assert not placed.shortfall
+    pairs = {frozenset(at) for at in placed.jobs.values()}
+    used = {job for at in placed.jobs.values() for job in at}
+    assert len(pairs) <= 1.1 * math.ceil(len(used) / 2)
+    volume = 2 * sum(sizes.values()) / 8000
+    assert len(used) <= 1.15 * math.ceil(volume)

@@ -257,14 +257,14 @@ def learn(measured: Mapping[str, int]) -> Edit:
     """Replaces estimates by what jobs have measured: bytes of the largest version."""
 
     def apply(fleet: Fleet) -> Fleet:
-        for name, version_bytes in measured.items():
-            model = fleet.models.get(name)
-            if model is None:
-                continue
-            learned = _with_size(model, version_bytes)
-            if learned is not model:
-                fleet = _with(fleet, learned)
-        return fleet
+        learned = {
+            name: _with_size(fleet.models[name], version_bytes)
+            for name, version_bytes in measured.items()
+            if name in fleet.models
+        }
+        if all(fleet.models[name] is each for name, each in learned.items()):
+            return fleet
+        return _placed(replace(fleet, models={**fleet.models, **learned}))
 
     return Edit("memory as measured", apply)
 
@@ -328,7 +328,7 @@ def _with(fleet: Fleet, model: HostedModel) -> Fleet:
 
 def _sized(fleet: Fleet) -> Mapping[str, Job]:
     """Gives jobs as many replicas as the busiest of their models wants, within limits."""
-    if not any(job.max_replicas for job in fleet.jobs.values()):
+    if not any(job.max_replicas > job.min_replicas for job in fleet.jobs.values()):
         return fleet.jobs
     servers = num_servers(fleet.jobs)
     wanted: dict[str, int] = {}

@@ -4,7 +4,9 @@ A model is placed on jobs until they have as many replicas together as it should
 replicas of a job have the same models. It stays where it is while its job is up, is not
 leaving, and has room for it. What is missing is placed largest first, each on the job with
 the least memory that suffices, so that large holes stay free for large models, and in a
-zone that has none of it yet, if there is one with room. Models that
+zone that has none of it yet, if there is one with room. A further copy goes where there is
+room beside copies of other models that share a job with it, or to a job that shares no
+model: the fewer pairs of jobs share models, the rarer is a loss of two that loses one. Models that
 are loaded on demand go to the job with the fewest of them, and take together what the
 largest of them takes. If that leaves models without a place, everything is packed anew,
 each where it was if there is room, and if that is not enough, each wherever it fits. A new
@@ -19,10 +21,11 @@ given model and selects a serving job that has enough memory capacity".)
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tfs.hosted.fleet import HostedModel, Job
@@ -60,8 +63,9 @@ def place(
     if len(prod) == len(models) or not found.shortfall.keys() & prod:
         return found
     packing = _Packing(models, jobs)
-    packing.keep(_placed(prod, jobs, before).jobs)
-    packing.keep({name: at for name, at in before.items() if name not in prod})
+    packing.keep(_placed(prod, jobs, before).jobs, prod.values())
+    temp = [each for each in models.values() if each.is_temp]
+    packing.keep(before, _largest_first(temp, jobs))
     packing.fill({})
     return packing.placement()
 
@@ -94,7 +98,10 @@ def _settled(
 ) -> Placement:
     """Returns a placement in which everything stays where it is that can."""
     packing = _Packing(models, jobs)
-    packing.keep(before)
+    if not packing.keep(before, models.values()):
+        # Who comes first matters.
+        packing = _Packing(models, jobs)
+        packing.keep(before, _largest_first(models.values(), jobs))
     packing.fill({})
     return packing.placement()
 
@@ -163,6 +170,21 @@ class _Room:
         return model.memory_bytes
 
 
+def _largest_first(
+    models: Iterable[HostedModel], jobs: Mapping[str, Job]
+) -> list[HostedModel]:
+    """Returns models in the order of what they take of the largest job."""
+    most_bytes = max((job.memory_bytes for job in jobs.values()), default=1)
+    most_cpus = max((job.cpus for job in jobs.values()), default=0) or math.inf
+    return sorted(
+        models,
+        key=lambda model: (
+            -max(model.memory_bytes / most_bytes, model.cpus / most_cpus),
+            model.name,
+        ),
+    )
+
+
 class _Packing:
     """A placement that is being made.
 
@@ -174,29 +196,17 @@ class _Packing:
         self, models: Mapping[str, HostedModel], jobs: Mapping[str, Job]
     ) -> None:
         self._models = models
+        self._jobs = jobs
         self._rooms = {
             name: _Room(job) for name, job in jobs.items() if job.takes_models
         }
-        self._by_free: dict[str, list[tuple[int, str]]] = {}
-        for name, room in self._rooms.items():
-            insort(
-                self._by_free.setdefault(room.job.partition, []),
-                (room.free_bytes, name),
-            )
+        self._by_free: dict[str, list[tuple[int, str]]] = {}  # from ``fill`` on
+        self._beside: dict[str, dict[str, None]] = {name: {} for name in self._rooms}
         self._placed: dict[str, list[str]] = {name: [] for name in models}
         servers = num_servers(jobs)
         self._missing = {
             name: num_copies(model, servers) for name, model in models.items()
         }
-        most_bytes = max((job.memory_bytes for job in jobs.values()), default=1)
-        most_cpus = max((job.cpus for job in jobs.values()), default=0) or math.inf
-        self._largest_first = sorted(
-            models.values(),
-            key=lambda model: (
-                -max(model.memory_bytes / most_bytes, model.cpus / most_cpus),
-                model.name,
-            ),
-        )
 
     def placement(self) -> Placement:
         """Returns what was placed so far."""
@@ -205,19 +215,31 @@ class _Packing:
             {name: tuple(at) for name, at in self._placed.items()}, shortfall
         )
 
-    def keep(self, before: Mapping[str, tuple[str, ...]]) -> None:
-        """Places models where they were, where they fit."""
-        for model in self._largest_first:
+    def keep(
+        self, before: Mapping[str, tuple[str, ...]], models: Iterable[HostedModel]
+    ) -> bool:
+        """Places models where they were, where they fit; returns whether all of them did."""
+        all_fit = True
+        for model in models:
             for job in before.get(model.name, ()):
-                if self._missing[model.name] > 0 and self._fits(model, job):
-                    self._put(model, job)
+                if self._missing[model.name] > 0 and self._may_go(model, job):
+                    if self._rooms[job].has_room(model):
+                        self._put(model, job)
+                    else:
+                        all_fit = False
+        return all_fit
 
     def fill(self, preferred: Mapping[str, tuple[str, ...]]) -> None:
         """Places what is missing: the first copy of all models, then the second of any."""
+        for name, room in self._rooms.items():
+            order = self._by_free.setdefault(room.job.partition, [])
+            order.append((room.free_bytes, name))
+        for order in self._by_free.values():
+            order.sort()
+        short = [self._models[name] for name, left in self._missing.items() if left > 0]
+        short = _largest_first(short, self._jobs)
         for wanted in range(1, len(self._rooms) + 1):
-            short = [
-                each for each in self._largest_first if self._missing[each.name] > 0
-            ]
+            short = [each for each in short if self._missing[each.name] > 0]
             if not any(len(self._placed[each.name]) >= wanted - 1 for each in short):
                 break
             for model in short:
@@ -237,11 +259,18 @@ class _Packing:
             return min(
                 fitting, key=lambda job: self._rooms[job].num_on_demand, default=None
             )
-        rooms = self._rooms
-        zones = {rooms[job].job.zone for job in self._placed[model.name]} - {""}
+        rooms, placed = self._rooms, self._placed[model.name]
+        zones = {rooms[job].job.zone for job in placed} - {""}
+        first = bisect_left(order, (model.memory_bytes, ""))
+        neighbours = [other for job in placed for other in self._beside[job]]
+        alone = (
+            order[index][1]
+            for index in range(first, len(order) if placed else 0)
+            if not self._beside[order[index][1]]
+        )
+        others = (order[index][1] for index in range(first, len(order)))
         second_best: str | None = None
-        for index in range(bisect_left(order, (model.memory_bytes, "")), len(order)):
-            job = order[index][1]
+        for job in itertools.chain(neighbours, alone, others):
             if not self._fits(model, job):
                 continue
             if rooms[job].job.zone not in zones:
@@ -250,21 +279,28 @@ class _Packing:
         return second_best
 
     def _fits(self, model: HostedModel, job: str) -> bool:
+        return self._may_go(model, job) and self._rooms[job].has_room(model)
+
+    def _may_go(self, model: HostedModel, job: str) -> bool:
+        """Whether a job may have a model if there is room."""
         room = self._rooms.get(job)
         return (
             room is not None
             and room.job.partition == model.partition
             and (model.is_temp or not room.job.is_temp)
             and job not in self._placed[model.name]
-            and room.has_room(model)
         )
 
     def _put(self, model: HostedModel, job: str) -> None:
-        room = self._rooms[job]
-        order = self._by_free[room.job.partition]
-        del order[bisect_left(order, (room.free_bytes, job))]
+        room, placed = self._rooms[job], self._placed[model.name]
+        order = self._by_free.get(room.job.partition)
+        if order is not None:
+            del order[bisect_left(order, (room.free_bytes, job))]
         room.put(model)
-        insort(order, (room.free_bytes, job))
-        self._placed[model.name].append(job)
+        if order is not None:
+            insort(order, (room.free_bytes, job))
+        for other in placed:
+            self._beside[job][other] = self._beside[other][job] = None
+        placed.append(job)
         # A job without a server gets one with its first model.
         self._missing[model.name] -= max(room.job.num_replicas, 1)
