@@ -11,7 +11,7 @@ are loaded on demand go to the job with the fewest of them, and take together wh
 largest of them takes. If that leaves models without a place, everything is packed anew,
 each where it was if there is room, and if that is not enough, each wherever it fits. A new
 packing is used if it leaves out fewer. Models move then, but none is without a
-place meanwhile (:func:`~tfs.hosted.synchronizer.wanted_models`). If models of Prod still
+place meanwhile (:class:`~tfs.hosted.sighting_table.SightingTable`). If models of Prod still
 lack a place, they are placed as if there were no others, and models of Temp in what they
 leave.
 

@@ -94,7 +94,7 @@ class JobChannels:
         return lambda: future.cancel() and None
 
     def list_models(self, address: str) -> JobReport:
-        """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
+        """Asks a job for its models; see :class:`~tfs.hosted.servers.JobClient`."""
         with self._lock:
             job = self._by_address.get(address)
             known = job.report if job else None
@@ -116,7 +116,7 @@ class JobChannels:
         return report
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
-        """Tells a server what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
+        """Tells a server what to serve; see :class:`~tfs.hosted.servers.JobClient`.
 
         A version that fails to load is not an error: the server serves what it can.
         """
