@@ -10,7 +10,7 @@ connections, one request each, as HTTP's clients have it.
     parse       orjson.loads and numpy.asarray of the same body, and nothing else
 
 Beside it: the Open Inference Protocol by both transports, a small gRPC Predict while the
-metrics of 1,000 models are read, and what tracing costs it. There the baseline is the same
+metrics of 1,000 models are read, the page of 10,000, and what tracing costs. There the baseline is the same
 server without the extra ``otel``, and a collector that takes whatever is sent.
 
 Before it starts, each server's answer to the same bytes is compared with plain torch, and
@@ -28,6 +28,7 @@ import statistics
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -99,8 +100,11 @@ ROWS = (
     Row("http/small-p99-beside-metrics/1000-models", "us", Goal("ratio", "<=", 1.5)),
     Row("http/tracing-off-cpu/16-in-flight", "us", Goal("ratio", "<=", 1.03)),
     Row("http/tracing-1-percent-cpu/16-in-flight", "us", Goal("ratio", "<=", 1.1)),
+    Row("http/page-first-paint/10000-models", "s", Goal("value", "<=", 0.5)),
+    Row("http/page-update/10000-models", "KB", Goal("value", "<=", 50)),
 )
 NUM_TABLES = 999
+NUM_ON_PAGE = 9999
 SCRAPE_PAUSE_S = 0.5  # Prometheus asks every fifteen seconds
 
 
@@ -489,16 +493,9 @@ def measure_metrics(report: Report, effort: Effort) -> None:
         cpu = ProcessTreeCpu(ours.process.pid)
 
         def read() -> bytes:
-            url = f"http://{target}/metrics"
-            with urllib.request.urlopen(url, timeout=READY_TIMEOUT_S) as answer:
-                page: bytes = answer.read()
-            return page
+            return get(target, "/metrics")
 
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while read().count(b"model=") < NUM_TABLES:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError("the metrics do not have all models")
-            time.sleep(0.5)
+        wait_until_ready(target)
         pages = []
         for _ in range(effort.num_rounds):
             before_s = cpu.read_s()
@@ -527,6 +524,49 @@ def measure_metrics(report: Report, effort: Effort) -> None:
             )
     report.record(ROWS[10].name, statistics.median(pages))
     report.record(ROWS[11].name, runs["beside"]["p99_us"], runs["alone"]["p99_us"])
+
+
+def measure_page(report: Report) -> None:
+    """The page of 10,000 models: the first one that is shown, and an update of it."""
+    with Servers(SMALL) as servers:
+        _, target = servers.tfs(num_tables=NUM_ON_PAGE)
+        wait_until_ready(target)
+        begun_s = time.monotonic()
+        get(target, "/")
+        painted_s = time.monotonic() - begun_s
+        update = get(target, "/?part=live")
+    report.record(ROWS[14].name, painted_s)
+    report.record(ROWS[15].name, len(update) / 1000)
+
+
+def get(target: str, path: str) -> bytes:
+    """Returns what is there.
+
+    Raises:
+        OSError: nothing is.
+    """
+    url = f"http://{target}{path}"
+    with urllib.request.urlopen(url, timeout=READY_TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def wait_until_ready(target: str) -> None:
+    """Blocks until all models of the start have settled.
+
+    Raises:
+        TimeoutError: they have not in time.
+    """
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            get(target, "/readyz")
+        except urllib.error.HTTPError:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the models have not settled") from None
+            time.sleep(0.5)
+        else:
+            return
 
 
 @contextmanager
@@ -601,10 +641,13 @@ def build_area(effort: Effort) -> Area:
     def metrics(report: Report) -> None:
         measure_metrics(report, effort)
 
+    def page(report: Report) -> None:
+        measure_page(report)
+
     def tracing(report: Report) -> None:
         measure_tracing(report, effort)
 
-    return Area("http", ROWS, (small, by_wrk, image, metrics, tracing))
+    return Area("http", ROWS, (small, by_wrk, image, metrics, page, tracing))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Readiness:
         # The context that speeds up the first loads, until they have ended.
         self._lent = contextlib.ExitStack()
         self._is_lending = False
+        self._is_starting = False
         self._last_answering = ""
 
     def begin_start(self, lent: contextlib.AbstractContextManager[object]) -> None:
@@ -45,12 +46,12 @@ class Readiness:
 
         """
         self._lent.enter_context(lent)
-        self._is_lending = True
+        self._is_lending = self._is_starting = True
 
     def end_start(self) -> None:
         """Ends the start once it is over. Called on one thread when states change."""
         # A repository that is still empty has not had its first loads.
-        if self._is_lending and self._names() and self.has_settled():
+        if self._is_lending and self._names() and not self.is_starting():
             self._is_lending = False
             self._lent.close()
 
@@ -76,11 +77,14 @@ class Readiness:
 
     def is_starting(self) -> bool:
         """Whether any model of the start has neither become available nor failed yet."""
-        return self._is_lending and not self.has_settled()
-
-    def has_settled(self) -> bool:
-        """Whether every configured model is available or has failed."""
-        return self._waiters.have_settled(self._names())
+        if not self._is_starting:
+            return False
+        names = self._names()
+        if not self._waiters.have_settled(names):
+            return True
+        # Kept, because it took a look at each model.
+        self._is_starting = not names
+        return False
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether requests that name no version are answered, as far as the server has seen.

@@ -28,6 +28,9 @@ def test_the_page_escapes_what_others_named() -> None:
         "server": pb.ServerReport(),
         "now_s": 0.0,
         "names": ["<b>"],
+        "page": 1,
+        "num_pages": 1,
+        "num_found": 1,
         "models": [described_view(model, "http://h:1")],
     }
     page = render("docs", view)

@@ -24,6 +24,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.operating.admin import Admin, Asked
 from tfs.handlers.operating.admin_access import KEY_COOKIE, AdminAccess
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -119,13 +120,14 @@ class PageHandler:
         query = {key: each[-1] for key, each in parse_qs(call.query).items()}
         is_live = query.get("part") == "live"
         is_operator = self._is_operator(call)
+        number = query.get("page", "1")
+        page = int(number) if number.isdecimal() and len(number) < 7 else 1
 
         def build() -> View:
             if what == "overview":
-                page = query.get("page", "1")
                 return self._views.overview(
                     query.get("q", "")[:200],
-                    int(page) if page.isdecimal() and len(page) < 7 else 1,
+                    page,
                     query.get("show", ""),
                     is_operator=is_operator,
                 )
@@ -135,7 +137,7 @@ class PageHandler:
                 )
             if what == "docs":
                 asked = query.get("model", "")
-                return self._views.docs(asked, is_operator=is_operator)
+                return self._views.docs(asked, page, is_operator=is_operator)
             return self._views.config()
 
         def show() -> None:
@@ -199,6 +201,18 @@ class PageHandler:
         self._admin(Asked(request, caller, call.deadline_s, done))
 
 
+def prepare() -> None:
+    """Imports the library of templates, and compiles them: in portions, on any thread.
+
+    The first page would otherwise wait for that.
+    """
+    yield_to_requests()
+    environment = _environment()
+    for name in environment.list_templates():
+        yield_to_requests()
+        environment.get_template(name)
+
+
 def render(what: str, view: View, *, is_live: bool = False) -> str:
     """Returns a page, or the parts of it that change, as HTML."""
     return (
@@ -260,7 +274,7 @@ def _static(path: str, content_type: str) -> HttpReply:
 
 @functools.cache
 def _environment() -> Environment:
-    """Returns the templates; the library is imported when the first page is shown."""
+    """Returns the templates; imports their library."""
     from jinja2 import Environment, FileSystemLoader
 
     environment = Environment(

@@ -114,22 +114,16 @@ class Views:
         trials = [name for name in names if running.effective.models[name].canary]
         shown = {"silent": silent, "trial": trials}.get(show, names)
         found = [name for name in shown if query.lower() in name.lower()]
-        num_pages = max(1, math.ceil(len(found) / ROWS))
-        page = min(max(1, page), num_pages)
+        paged = _paged(found, page)
         return {
             **self._head(is_operator),
+            **paged,
             "num_models": len(names),
             "num_silent": len(silent),
             "num_trials": len(trials),
-            "num_found": len(found),
             "query": query,
             "show": show,
-            "page": page,
-            "num_pages": num_pages,
-            "rows": [
-                self._row(running, name)
-                for name in found[(page - 1) * ROWS : page * ROWS]
-            ],
+            "rows": [self._row(running, name) for name in paged["names"]],
             "events": self._events.latest(_MAX_EVENTS),
         }
 
@@ -175,17 +169,17 @@ class Views:
             "is_cut": len(text) > _MAX_CONFIG_CHARS,
         }
 
-    def docs(self, name: str, *, is_operator: bool) -> View:
-        """Returns what a model takes and answers; for "" what the first ones do."""
-        names = sorted(self._core.config.models)
+    def docs(self, name: str, page: int, *, is_operator: bool) -> View:
+        """Returns what a model takes and answers; for "" what a page's first ones do."""
+        paged = _paged(sorted(self._core.config.models), page)
         models = []
-        for each in [name] if name else names[:_MAX_DESCRIBED]:
+        for each in [name] if name else paged["names"][:_MAX_DESCRIBED]:
             with contextlib.suppress(ServingError):  # it does not answer
                 primary = self._core.served.primary(each)
                 models.append(self._described(ModelSpec(each, primary)))
         return {
             **self._head(is_operator),
-            "names": names,
+            **paged,
             "models": [described_view(each, self._address()) for each in models],
         }
 
@@ -234,6 +228,18 @@ class Views:
             )
             forms.append({"name": key, "text": dump(body).decode() if body else ""})
         return forms
+
+
+def _paged(names: Sequence[str], page: int) -> View:
+    """Returns one page of names; the last one for pages behind it."""
+    num_pages = max(1, math.ceil(len(names) / ROWS))
+    page = min(max(1, page), num_pages)
+    return {
+        "page": page,
+        "num_pages": num_pages,
+        "num_found": len(names),
+        "names": names[(page - 1) * ROWS : page * ROWS],
+    }
 
 
 def described_view(model: DescribedModel, address: str) -> View:

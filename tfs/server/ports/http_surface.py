@@ -30,7 +30,7 @@ from tfs.server.metrics.metrics_page import (
     read_monitoring_config,
 )
 from tfs.server.options import ServerOptions
-from tfs.server.page.handler import PageHandler
+from tfs.server.page.handler import PageHandler, prepare
 from tfs.server.page.views import PageParts, Views
 from tfs.server.ports.listeners import http_listeners
 from tfs.server.ports.openapi_pages import OpenApiPages
@@ -152,6 +152,7 @@ class HttpSurface:
         for address in self._addresses:
             OWN.add_address(address)
             log.info("event=http_listening address=%s", address)
+        self._executor.submit(prepare)
 
     @property
     def addresses(self) -> Sequence[str]:

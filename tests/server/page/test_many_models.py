@@ -1,0 +1,85 @@
+"""The page of a server with ten thousand models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.server.environment import Environment, config, model
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.errors import NotFound
+from tfs.core.stats import Stats
+from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.rest.openapi_document import DescribedModel
+from tfs.server.admin.core_admin import CoreAdmin
+from tfs.server.admin.server_reports import ProcessFacts, ServerReports
+from tfs.server.config.server_config import read_config_text
+from tfs.server.page.handler import prepare, render
+from tfs.server.page.recent_events import RecentEvents
+from tfs.server.page.views import PageParts, Views
+
+NUM_MODELS = 10_000
+NUM_THAT_ANSWER = 150
+PAINT_S = 0.5
+UPDATE_BYTES = 50_000
+
+
+@pytest.fixture(scope="module")
+def views() -> Views:
+    env = Environment()
+    names = [f"model{index:05}" for index in range(NUM_MODELS)]
+    for name in names[:NUM_THAT_ANSWER]:
+        env.add_version(name, 1)
+    env.core.start(read_config_text(config(*map(model, names)), "test"))
+    env.settle()
+    facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
+    reports = ServerReports(env.core, env.clock, facts)
+    admin = CoreAdmin(env.core, env.clock, reports)
+    access = AdminAccess(frozenset(), "key")
+    parts = PageParts(reports, lambda *_: {}, RecentEvents(), env.clock, admin, access)
+    prepare()
+
+    def described(spec: ModelSpec) -> DescribedModel:
+        raise NotFound(f"{spec.name} is being unloaded")
+
+    return Views(env.core, parts, described, lambda: "http://h:1")
+
+
+def taking(show: Callable[[], str]) -> tuple[str, float]:
+    """Returns a page, and how many seconds of processor time it took."""
+    begun_s = time.thread_time()
+    text = show()
+    return text, time.thread_time() - begun_s
+
+
+@pytest.mark.parametrize("page", [1, NUM_MODELS // 100])
+def test_a_page_of_ten_thousand_models_is_quick_and_small(
+    views: Views, page: int
+) -> None:
+    """Its first paint takes half a second at most, and an update has 50 KB at most."""
+
+    def show(*, is_live: bool) -> Callable[[], str]:
+        return lambda: render(
+            "overview", views.overview("", page, "", is_operator=True), is_live=is_live
+        )
+
+    text, taken_s = taking(show(is_live=False))
+    assert text.count('id="m-model') == 100
+    assert taken_s <= PAINT_S
+    update, taken_s = taking(show(is_live=True))
+    assert len(update.encode()) <= UPDATE_BYTES
+    assert taken_s <= PAINT_S
+
+
+def test_models_are_listed_a_hundred_a_page(views: Views) -> None:
+    """What is looked for stays in the links to the pages before and behind."""
+    text = render("overview", views.overview("del0", 3, "silent", is_operator=True))
+    assert "201\N{EN DASH}300 of 9850" in text
+    for page in (2, 4):
+        assert f'href="/?q=del0&show=silent&page={page}"' in text.replace("&amp;", "&")
+    text = render("docs", views.docs("", 100, is_operator=False))
+    assert text.count("?model=model") == 100
+    assert 'href="/docs?page=99"' in text
+    assert "page=101" not in text
