@@ -106,7 +106,6 @@ proto: $(STAMP) ## regenerate tfs/proto from protos/
 
 pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
 	@$(BIN)/python -m tests.cli.flags_page
-	@$(BIN)/python -m tests.core.errors_page
 	@$(BIN)/python -m tests.core.metrics_page
 	@$(BIN)/python -m tests.managers.lifecycle_page
 	@$(BIN)/python -m tests.frontends.features

@@ -85,7 +85,7 @@ class Batch(Generic[TaskT]):
         self.num_rows = sum([task.num_rows for task in tasks])
         self.padded_rows = self.queue.padded[self.num_rows]
 
-    def done(self, outcomes: Outcomes, device_s: float | None = None) -> None:
+    def done(self, outcomes: Outcomes) -> None:
         """Ends the batch and its tasks, on the scheduler's thread.
 
         From here on the device is free, and its next batch starts before these tasks
@@ -96,7 +96,6 @@ class Batch(Generic[TaskT]):
                 task alone; or an error of the whole batch, which may then run again in
                 halves; or FaultyTasks, after which the others run again; or a function
                 that ends each of the tasks exactly once.
-            device_s: Device time used, if the runner knows better than the clock.
 
         Raises:
             RuntimeError: The batch is done already; nothing changed.
@@ -109,12 +108,10 @@ class Batch(Generic[TaskT]):
         scheduler = queue.scheduler
         now_s = scheduler.now()
         tasks = self.tasks
-        if device_s is None:
-            started_s = self.started_s
-            if scheduler.last_done_s > started_s and scheduler.serial:
-                # Until then it waited for the device.
-                started_s = scheduler.last_done_s
-            device_s = now_s - started_s
+        started_s = self.started_s
+        if scheduler.last_done_s > started_s and scheduler.serial:
+            started_s = scheduler.last_done_s  # until then it waited for the device
+        device_s = now_s - started_s
         scheduler.last_done_s = now_s
         scheduler.num_in_flight -= 1
         queue.num_in_flight -= 1
@@ -146,7 +143,8 @@ class Batch(Generic[TaskT]):
         if isinstance(outcomes, ServingError):
             tasks, outcomes = self._sort_out(outcomes)
         else:
-            if not callable(outcomes):
+            is_list = outcomes.__class__ is list and len(outcomes) == num_tasks
+            if not is_list and not callable(outcomes):
                 outcomes = _listed(queue.options.name, outcomes, num_tasks)
             if queue.is_failing:
                 queue.is_failing = False
@@ -235,8 +233,6 @@ def _may_be_one_rows_fault(error: ServingError) -> bool:
 
 def _listed(name: str, outcomes: Any, num_tasks: int) -> list[Any]:
     """Returns one outcome for each task: errors, if they cannot be told apart."""
-    if outcomes.__class__ is list and len(outcomes) == num_tasks:
-        return outcomes
     try:
         listed = list(outcomes)
     except Exception as error:  # a fault of the runner, for which no task may be lost

@@ -25,15 +25,6 @@ class BatchSizes:
 
     """
 
-    __slots__ = (
-        "_costs",
-        "_look_again_at",
-        "_padded_at",
-        "_padding",
-        "_queue",
-        "learns",
-    )
-
     def __init__(
         self,
         queue: BatchQueue[Any],

@@ -40,8 +40,6 @@ class BurstWindow:
 
     """
 
-    __slots__ = ("_costs", "_gain", "_max_batch_rows", "_spread_s", "wait_s")
-
     def __init__(self, costs: CostTable, max_batch_rows: int) -> None:
         self._costs = costs
         self._max_batch_rows = max_batch_rows

@@ -28,15 +28,6 @@ class CostTable:
 
     """
 
-    __slots__ = (
-        "_call_s",
-        "_measured",
-        "_num_seen",
-        "_seen_s",
-        "_sizes",
-        "num_changes",
-    )
-
     def __init__(self, call_s_by_rows: Mapping[int, float] | None = None) -> None:
         self._call_s = dict(call_s_by_rows or {})
         self._measured = frozenset(self._call_s)

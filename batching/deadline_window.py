@@ -58,20 +58,6 @@ class DeadlineWindow:
 
     """
 
-    __slots__ = (
-        "_arrivals",
-        "_begun_s",
-        "_by_cost",
-        "_cost_s",
-        "_margin",
-        "_max_batch_rows",
-        "_most_rows",
-        "_num_changes",
-        "_rests",
-        "_rows",
-        "_table",
-    )
-
     def __init__(
         self, options: WindowOptions, table: CostTable, max_batch_rows: int
     ) -> None:

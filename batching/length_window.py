@@ -32,8 +32,6 @@ class BatchCosts:
     place before it is of use.
     """
 
-    __slots__ = ("_cells", "_sums", "num_seen")
-
     def __init__(self) -> None:
         self.num_seen = 0
         self._sums = [0.0] * 5  # of 1, x, y, xx, xy, older ones counting less
@@ -103,8 +101,6 @@ class LengthWindow:
         max_batch_rows: Most rows of one batch.
 
     """
-
-    __slots__ = ("_max_batch_rows", "_sizes_of", "costs")
 
     def __init__(self, sizes_of: Callable[[Any], Sizes], max_batch_rows: int) -> None:
         self._sizes_of = sizes_of

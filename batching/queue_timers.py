@@ -26,8 +26,6 @@ class QueueTimers:
 
     """
 
-    __slots__ = ("_sequence", "heap")
-
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, AnyQueue]] = []
         self._sequence = itertools.count()

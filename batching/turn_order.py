@@ -47,16 +47,6 @@ class TurnOrder:
 
     """
 
-    __slots__ = (
-        "_next_aged_s",
-        "_sequence",
-        "aside",
-        "last",
-        "later",
-        "ring",
-        "round_index",
-    )
-
     def __init__(self) -> None:
         self.ring: deque[AnyQueue] = deque()
         self.aside: deque[AnyQueue] = deque()

@@ -10,7 +10,8 @@ import pytest
 from tests.codec.examples import Values, an_example, rows
 from tfs.codec import wire
 from tfs.codec.decode_options import DecodeOptions
-from tfs.codec.example import ExampleInput, tensors_of_examples
+from tfs.codec.example import tensors_of_examples
+from tfs.codec.example_input import ExampleInput
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, FLOAT32, INT64, STRING, UINT8, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted

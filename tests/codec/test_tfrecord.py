@@ -13,8 +13,8 @@ from tfs.core.errors import DataLoss
 RECORDS = [b"", b"a", bytes(range(256)) * 300]
 
 
-def read(data: bytes, **options: int) -> list[bytes]:
-    return list(read_records(io.BytesIO(data), **options))
+def read(data: bytes, num_bytes: int | None = None) -> list[bytes]:
+    return list(read_records(io.BytesIO(data), num_bytes))
 
 
 def crc32c(data: bytes) -> int:
@@ -84,8 +84,6 @@ def test_records_before_the_damage_are_read_and_it_is_located() -> None:
 
 def test_a_length_beyond_the_limit_is_refused() -> None:
     """A file cannot make the reader take a record of any size."""
-    with pytest.raises(DataLoss, match="more than 3"):
-        read(frame(b"abcd"), max_record_bytes=3)
     length = struct.pack("<Q", 1 << 40)
     with pytest.raises(DataLoss, match="more than"):
         read(length + struct.pack("<I", masked_crc(length)))

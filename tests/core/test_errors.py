@@ -9,7 +9,6 @@ import pytest
 
 from tfs.core.errors import (
     BY_CODE,
-    WHEN,
     Code,
     DataLoss,
     Internal,
@@ -80,12 +79,6 @@ def test_a_message_can_be_written_down_whatever_it_quotes() -> None:
 def test_an_error_without_a_kind_is_unknown() -> None:
     """The base of the tree has a code of its own."""
     assert ServingError("?").code is Unknown.code is Code.UNKNOWN
-
-
-def test_the_table_of_situations_names_known_errors() -> None:
-    """Every error that docs/errors.md prints is one that exists."""
-    assert all(BY_CODE[kind.code] is kind for _, kind, _ in WHEN)
-    assert len({situation for situation, _, _ in WHEN}) == len(WHEN)
 
 
 def test_invalid_items_cross_a_process_boundary_within_their_limit() -> None:

@@ -43,12 +43,9 @@ def test_an_empty_payload_is_a_payload() -> None:
     assert ServableData(ID, "").payload == ""
 
 
-def test_a_payload_or_an_error_replaces_the_other() -> None:
-    """Adapters turn one into the other without touching the id."""
-    error = NotFound("no files")
-    data = ServableData(ID, "path")
-    assert data.with_payload(3) == ServableData(ID, 3)
-    assert data.with_error(error) == ServableData(ID, None, error)
+def test_another_payload_leaves_the_id() -> None:
+    """Adapters turn a path into a loader without touching what it is of."""
+    assert ServableData(ID, "path").with_payload(3) == ServableData(ID, 3)
 
 
 def test_a_set_belongs_to_one_name() -> None:

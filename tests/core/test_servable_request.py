@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import Choice, ServableRequest
 
 
@@ -14,7 +13,7 @@ from tfs.core.servable_request import Choice, ServableRequest
         (ServableRequest.specific("a", 5), "Specific(a, 5)"),
         (ServableRequest.latest("a"), "Latest(a)"),
         (ServableRequest.earliest("a"), "Earliest(a)"),
-        (ServableRequest.from_id(ServableId("a", 0)), "Specific(a, 0)"),
+        (ServableRequest.specific("a", 0), "Specific(a, 0)"),
     ],
 )
 def test_a_request_prints_as_clients_see_it(
@@ -29,5 +28,5 @@ def test_a_request_prints_as_clients_see_it(
 
 def test_a_request_for_an_id_is_a_specific_one() -> None:
     """An id asks for exactly its version; without one, latest is meant."""
-    assert ServableRequest.from_id(ServableId("a", 2)) == ServableRequest("a", 2)
+    assert ServableRequest.specific("a", 2) == ServableRequest("a", 2)
     assert ServableRequest("a").choice is Choice.LATEST

@@ -109,7 +109,7 @@ def test_aspired_error_is_replaced_by_a_good_payload(env: Environment) -> None:
 
 def test_specific_request_gets_that_version(env: Environment) -> None:
     """A request by id gets exactly that version (ServableHandleSpecificVersion)."""
-    with env.manager.acquire(ServableRequest.from_id(ServableId("S2", 0))) as servable:
+    with env.manager.acquire(ServableRequest.specific("S2", 0)) as servable:
         assert isinstance(servable, FakeServable)
         assert servable.id == ServableId("S2", 0)
 

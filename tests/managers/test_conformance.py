@@ -151,4 +151,4 @@ def test_the_aspired_versions_manager_is_a_target(
 
 
 def _specific(servable_id: ServableId) -> ServableRequest:
-    return ServableRequest.from_id(servable_id)
+    return ServableRequest.specific(servable_id.name, servable_id.version)

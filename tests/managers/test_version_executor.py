@@ -143,7 +143,9 @@ def test_second_manage_is_refused_and_the_first_stays(world: World) -> None:
         world.manage(world.loader("S3", 1, value="second"))
     world.begin_load(S3_1)
     world.settle()
-    with world.serving_map.acquire_request(ServableRequest.from_id(S3_1)) as servable:
+    with world.serving_map.acquire_request(
+        ServableRequest.specific(S3_1.name, S3_1.version)
+    ) as servable:
         assert isinstance(servable, FakeServable)
         assert servable.value == "first"
 
@@ -299,7 +301,9 @@ def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
 
 def test_pin_released_behind_the_managers_back_is_found_later(world: World) -> None:
     """A release looked up before the unload and called after it wakes nobody."""
-    handle = world.serving_map.acquire_request(ServableRequest.from_id(S1_1))
+    handle = world.serving_map.acquire_request(
+        ServableRequest.specific(S1_1.name, S1_1.version)
+    )
     release = handle.release
     outcome = world.begin_unload(S1_1)
     release()

@@ -14,7 +14,7 @@ from sources.adapter import (
     join_path,
 )
 from sources.servable_to_monitor import StoragePath
-from tfs.core.errors import Code, InvalidArgument, Unavailable, Unknown
+from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable, Unknown
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.testing.recording_target import RecordingTarget
@@ -22,6 +22,10 @@ from tfs.testing.recording_target import RecordingTarget
 
 def data(version: int, payload: str = "a") -> ServableData[str]:
     return ServableData(ServableId("s", version), payload)
+
+
+def failed(version: int, error: ServingError) -> ServableData[str]:
+    return ServableData(ServableId("s", version), None, error)
 
 
 def shout(_: ServableId, payload: str) -> str:
@@ -46,7 +50,7 @@ def test_versions_and_errors_keep_their_order() -> None:
     """
     adapter, target = shouting()
     error = Unknown("d'oh")
-    versions = (data(0, "foo"), data(1).with_error(error), data(2, "bar"))
+    versions = (data(0, "foo"), failed(1, error), data(2, "bar"))
     adapter.aspired_versions_callback()(AspiredVersions("s", versions, "why"))
     (call,) = target.calls
     assert [d.payload for d in call.versions] == ["FOO", None, "BAR"]
@@ -62,7 +66,7 @@ def test_one_version_can_be_adapted_by_itself() -> None:
     adapter = UnarySourceAdapter(shout)
     assert adapter.adapt_one(data(1, "foo")) == data(1, "FOO")
     error = Unknown("d'oh")
-    assert adapter.adapt_one(data(1).with_error(error)).error is error
+    assert adapter.adapt_one(failed(1, error)).error is error
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_the_error_injecting_adapter_replaces_payloads_only() -> None:
     own = Unknown("own")
     adapter: ErrorInjectingSourceAdapter[str, str]
     adapter = ErrorInjectingSourceAdapter(injected)
-    adapted = adapter.adapt(AspiredVersions("s", (data(0), data(1).with_error(own))))
+    adapted = adapter.adapt(AspiredVersions("s", (data(0), failed(1, own))))
     assert [d.error for d in adapted.versions] == [injected, own]
 
 

@@ -68,15 +68,6 @@ class FillBudget:
 
     """
 
-    __slots__ = (
-        "_fill_bytes",
-        "_max_fill_bytes",
-        "_reserve",
-        "limit_bytes",
-        "num_bytes",
-        "taken_bytes",
-    )
-
     def __init__(
         self,
         limit_bytes: int = DEFAULT_OPTIONS.max_tensor_bytes,

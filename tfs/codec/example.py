@@ -21,27 +21,13 @@ from tfs.codec.decode_options import (
     DecodeOptions,
     FillBudget,
 )
-from tfs.codec.example_input import (
-    QUICK_EXAMPLE_BYTES,
-    ExampleInput,
-    ExampleRequest,
-    read_example_request,
-)
+from tfs.codec.example_input import ExampleInput
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Signature
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.example import example_pb2, feature_pb2
-
-__all__ = [
-    "QUICK_EXAMPLE_BYTES",
-    "ExampleInput",
-    "ExampleRequest",
-    "read_example_request",
-    "takes_examples",
-    "tensors_of_examples",
-]
 
 EMPTY: Final = "Input is empty."
 _LARGE_EXAMPLE_BYTES: Final = 1 << 20  # smaller ones are parsed in milliseconds anyway

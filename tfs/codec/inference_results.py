@@ -1,6 +1,6 @@
 """The answers of Classify, Regress and MultiInference, and the requests of the last.
 
-The request of the others is :func:`tfs.codec.example.read_example_request`.
+The request of the others is :func:`tfs.codec.example_input.read_example_request`.
 """
 
 from __future__ import annotations

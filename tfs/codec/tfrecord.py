@@ -48,12 +48,7 @@ def frame(record: bytes) -> bytes:
     )
 
 
-def read_records(
-    file: BinaryIO,
-    *,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    num_bytes: int | None = None,
-) -> Iterator[bytes]:
+def read_records(file: BinaryIO, num_bytes: int | None = None) -> Iterator[bytes]:
     """Yields the records of a file from its present position, one in memory at a time.
 
     Memory grows with what was read, not with what a length claims. Blocks if the file
@@ -61,12 +56,11 @@ def read_records(
 
     Args:
         file: The file to read.
-        max_record_bytes: The longest record that is accepted.
         num_bytes: Records that begin after so many bytes are not read; None reads all.
 
     Raises:
         DataLoss: A checksum does not match, the file ends inside a record, or a record
-            is longer than allowed; says at which offset. Records before it were
+            is longer than ``MAX_RECORD_BYTES``; says at which offset. Records before it were
             yielded.
 
     """
@@ -81,8 +75,8 @@ def read_records(
         size, crc = _HEADER.unpack(header)
         if crc != masked_crc(header[:8]):
             raise DataLoss(f"corrupted record: the length of {where} fails its check")
-        if size > max_record_bytes:
-            raise DataLoss(f"{where} has {size} bytes, more than {max_record_bytes}")
+        if size > MAX_RECORD_BYTES:
+            raise DataLoss(f"{where} has {size} bytes, more than {MAX_RECORD_BYTES}")
         record = _read(file, size)
         footer = _read(file, _FOOTER.size)
         if len(record) < size or len(footer) < _FOOTER.size:

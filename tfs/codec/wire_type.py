@@ -24,9 +24,6 @@ class WireType:
 
     """
 
-    __slots__ = ("code", "content_tag", "dtype", "field", "field_number", "is_raw",
-                 "number", "typed_tag")  # fmt: skip
-
     def __init__(
         self, dtype: DType, number: int, field: str, code: str, *, is_raw: bool
     ) -> None:

@@ -2,7 +2,7 @@
 
 The code is chosen where the fault is known; a front end only copies it. Errors are
 often values rather than raised: a task ends with outputs *or* a ``ServingError``, and
-the state of a failed version carries one. docs/errors.md is printed from :data:`WHEN`.
+the state of a failed version carries one. docs/errors.md says which kind means what.
 """
 
 from __future__ import annotations
@@ -325,22 +325,3 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # a model's own error class may do anything
         return ""
-
-
-WHEN: Final[tuple[tuple[str, type[ServingError], str], ...]] = (
-    ("batch queue full, in-flight limit reached", Unavailable, "RetryInfo"),
-    ("too many large requests wait to be decoded", Unavailable, "RetryInfo"),
-    ("server draining", Unavailable, ""),
-    ("memory, message or receive budget used up", ResourceExhausted, ""),
-    ("deadline passed, in the queue or while computing", DeadlineExceeded, ""),
-    ("client gone", Cancelled, ""),
-    ("interpreter died with the request on it", Internal, "names the model"),
-    ("version quarantined after repeated crashes", FailedPrecondition, "the reason"),
-    ("version refused for memory", NotFound, "RESOURCE_EXHAUSTED in its status"),
-    ("model, version or label not served", NotFound, ""),
-    ("unknown label, tensor or shape mismatch", InvalidArgument, ""),
-    ("invalid item", InvalidArgument, "names the row"),
-    ("signature not found", FailedPrecondition, ""),
-    ("method or field not offered", Unimplemented, "names it"),
-)
-"""Situation, error and what comes with it; the front ends' contract."""

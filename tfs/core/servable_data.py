@@ -33,10 +33,6 @@ class ServableData(Generic[T]):
         """Returns the same version carrying ``payload``."""
         return ServableData(self.id, payload)
 
-    def with_error(self, error: ServingError) -> ServableData[T]:
-        """Returns the same version carrying ``error`` instead of a payload."""
-        return ServableData(self.id, None, error)
-
 
 @dataclass(frozen=True, slots=True)
 class AspiredVersions(Generic[T]):

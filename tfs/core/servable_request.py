@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tfs.core.servable_id import ServableId
-
 
 class Choice(enum.Enum):
     """How to choose when no version is named."""
@@ -40,11 +38,6 @@ class ServableRequest:
     def earliest(cls, name: str) -> ServableRequest:
         """Returns a request for the lowest available version."""
         return cls(name, None, Choice.EARLIEST)
-
-    @classmethod
-    def from_id(cls, servable_id: ServableId) -> ServableRequest:
-        """Returns a request for exactly this version."""
-        return cls(servable_id.name, servable_id.version)
 
     def __str__(self) -> str:
         """The form clients see in NOT_FOUND messages, as TensorFlow Serving's."""

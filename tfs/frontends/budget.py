@@ -94,18 +94,6 @@ class MemoryBudget:
 
     """
 
-    __slots__ = (
-        "_admitted_bytes",
-        "_is_advancing",
-        "_post",
-        "_queue",
-        "limit_bytes",
-        "num_admitted",
-        "used_bytes",
-        "waiting_limit_bytes",
-        "window_bytes",
-    )
-
     def __init__(
         self, limit_bytes: int, post: Callable[[Callable[[], None]], None]
     ) -> None:

@@ -77,16 +77,6 @@ class PredictHandler:
 
     """
 
-    __slots__ = (
-        "_decode_pool",
-        "_decoding",
-        "_form",
-        "_gate",
-        "_lookup",
-        "_ordinary",
-        "_plans",
-    )
-
     def __init__(
         self,
         lookup: ModelLookup,

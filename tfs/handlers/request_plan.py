@@ -56,8 +56,6 @@ class RequestPlan:
 
     """
 
-    __slots__ = ("answers", "inputs", "num_rows", "signature", "signature_name")
-
     def __init__(
         self,
         inputs: Sequence[tuple[str, DType, tuple[int, ...]]],

@@ -60,7 +60,9 @@ def what_is_listed_can_be_requested(make: MakeManager) -> None:
     ids = list(manager.list_available_ids())
     assert ids == [ServableId(NAME, 1), ServableId(NAME, 2)]
     for servable_id in ids:
-        handle = manager.acquire(ServableRequest.from_id(servable_id))
+        handle = manager.acquire(
+            ServableRequest.specific(servable_id.name, servable_id.version)
+        )
         assert handle.id == servable_id
         assert handle.num_pins == 1
         handle.release()
@@ -153,7 +155,9 @@ def a_pinned_version_lives_until_it_is_released(make: MakeUnloadingManager) -> N
     """However long a request takes, what it uses is there; then it is destroyed."""
     under_test = make()
     servable_id = ServableId(NAME, 1)
-    handle = under_test.manager.acquire(ServableRequest.from_id(servable_id))
+    handle = under_test.manager.acquire(
+        ServableRequest.specific(servable_id.name, servable_id.version)
+    )
     servable = handle.servable
     under_test.withdraw(servable_id)
     assert under_test.destroyed_on(servable_id) is None
@@ -167,7 +171,9 @@ def a_releasing_thread_destroys_nothing(make: MakeUnloadingManager) -> None:
     """The last release is made by a request: it must not free a model."""
     under_test = make()
     servable_id = ServableId(NAME, 1)
-    handle = under_test.manager.acquire(ServableRequest.from_id(servable_id))
+    handle = under_test.manager.acquire(
+        ServableRequest.specific(servable_id.name, servable_id.version)
+    )
     under_test.withdraw(servable_id)
     releasing = threading.Thread(target=handle.release)
     releasing.start()

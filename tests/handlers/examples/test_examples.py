@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.handlers.served import OneModel
-from tfs.codec.example import ExampleInput
+from tfs.codec.example_input import ExampleInput
 from tfs.codec.inference_results import InferenceTaskView
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import (

@@ -130,7 +130,8 @@ def _check(
         InvalidArgument: With the server's message.
 
     """
-    from tfs.codec.example import read_example_request, tensors_of_examples
+    from tfs.codec.example import tensors_of_examples
+    from tfs.codec.example_input import read_example_request
     from tfs.codec.predict_request import read_predict_request
 
     kind = entry.WhichOneof("log_type")

@@ -368,8 +368,6 @@ class Inbox:
 
     """
 
-    __slots__ = ("_call", "_client", "_items", "_on_empty")
-
     def __init__(
         self, call: ExpressCall, client: ClientState, on_empty: Callable[[], object]
     ) -> None:

@@ -98,9 +98,9 @@ def ok_trailers(stream_id: int) -> bytes:
     return _pack_after(_TRAILERS_FIELD, stream_id, OK_TRAILERS_BLOCK)
 
 
-def headers(stream_id: int, block: bytes = HEAD_BLOCK) -> bytes:
+def headers(stream_id: int) -> bytes:
     """Returns the HEADERS frame that opens a response."""
-    return frame(FrameType.HEADERS, END_HEADERS, stream_id, block)
+    return frame(FrameType.HEADERS, END_HEADERS, stream_id, HEAD_BLOCK)
 
 
 def trailers(stream_id: int, block: bytes) -> bytes:

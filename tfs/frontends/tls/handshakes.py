@@ -134,21 +134,6 @@ class TlsHandshake:
 
     """
 
-    __slots__ = (
-        "_budget",
-        "_client",
-        "_contexts",
-        "_executor",
-        "_held_bytes",
-        "_is_closed",
-        "_loop",
-        "_on_end",
-        "_tls",
-        "is_busy",
-        "opened_s",
-        "peer",
-    )
-
     def __init__(
         self,
         loop: ServingLoop,

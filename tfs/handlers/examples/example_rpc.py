@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tfs.codec.example import ExampleInput, read_example_request, takes_examples
+from tfs.codec.example import takes_examples
+from tfs.codec.example_input import ExampleInput, read_example_request
 from tfs.codec.inference_results import (
     InferenceAnswer,
     InferenceTaskView,

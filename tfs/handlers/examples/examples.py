@@ -14,7 +14,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tfs.codec.example import QUICK_EXAMPLE_BYTES, tensors_of_examples
+from tfs.codec.example import tensors_of_examples
+from tfs.codec.example_input import QUICK_EXAMPLE_BYTES
 from tfs.codec.tensor import QUICK_VALUES
 from tfs.core.call import Call, begin_trace, is_low_priority
 from tfs.core.errors import ServingError
