@@ -65,7 +65,6 @@ def private_pythons(num: int) -> Iterator[list[DlmopenInterpreter]]:
     dlmopen_probe.require(num)
     interpreters = [DlmopenInterpreter(f"dlmopen-{index}") for index in range(num)]
     for interpreter in interpreters:
-        interpreter.start()
         interpreter.namespace()
     yield interpreters
     for interpreter in interpreters:

@@ -48,7 +48,6 @@ ARCHITECTURES: dict[str, Build] = {
 @pytest.fixture(scope="module")
 def inline() -> Iterator[InlineInterpreter]:
     interpreter = InlineInterpreter("inline-models")
-    interpreter.start()
     yield interpreter
     interpreter.close()
 

@@ -49,7 +49,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import Interpreter, SeedableModel
+from tfs.runtime.interpreter import Interpreter, MeasurableModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -59,7 +59,6 @@ MAX_QUEUED = 4
 @contextlib.contextmanager
 def inline() -> Iterator[Interpreter]:
     interpreter = InlineInterpreter("inline-0", max_queued=MAX_QUEUED)
-    interpreter.start()
     yield interpreter
     interpreter.close(time.monotonic() + PATIENCE_S)
 
@@ -68,7 +67,6 @@ def inline() -> Iterator[Interpreter]:
 def process() -> Iterator[Interpreter]:
     with process_host() as host:
         interpreter = host.pool(ProcessOptions(max_queued=MAX_QUEUED))
-        interpreter.start()
         yield interpreter
 
 
@@ -76,7 +74,6 @@ def process() -> Iterator[Interpreter]:
 def dlmopen() -> Iterator[Interpreter]:
     needs_dlmopen()
     interpreter = DlmopenInterpreter("dlmopen-0", max_queued=MAX_QUEUED)
-    interpreter.start()
     yield interpreter
     interpreter.close(time.monotonic() + PATIENCE_S)
 
@@ -227,7 +224,7 @@ def test_random_numbers_are_those_that_are_asked_for(
 ) -> None:
     """Who measures a model can tell one that draws lots from one that remembers."""
     model = interpreter.load(package(tmp_path, Scale()))
-    assert isinstance(model, SeedableModel)
+    assert isinstance(model, MeasurableModel)
     x = {"x": floats((1, 1))}
 
     def draw() -> object:

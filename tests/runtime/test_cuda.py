@@ -52,7 +52,6 @@ def load(request: pytest.FixtureRequest) -> Iterator[Load]:
 
         def load_inline(source: ModelSource) -> InterpreterModel:
             interpreters.append(InlineInterpreter(f"inline-{len(interpreters)}"))
-            interpreters[-1].start()
             return interpreters[-1].load(source)
 
         yield load_inline
@@ -150,7 +149,6 @@ def test_a_graph_runs_on_a_gpu(load: Load, tmp_path: Path) -> None:
 def test_unloading_gives_the_memory_of_the_device_back(tmp_path: Path) -> None:
     """An unload gives memory back to the device and not to the process' allocator."""
     interpreter = InlineInterpreter("inline-0")
-    interpreter.start()
     source, inputs, _ = recommender(tmp_path, 1)
     stays = interpreter.load(source)
     ask(stays, inputs).outputs()  # what a first call takes for good
@@ -169,7 +167,6 @@ def test_a_process_answers_as_this_one_bit_for_bit(
     """The same kernels on the same bytes."""
     source, inputs, _ = recommender(tmp_path, 1)
     inline = InlineInterpreter("inline-0")
-    inline.start()
     expected = ask(inline.load(source), inputs).outputs()["y"]
     inline.close(time.monotonic() + PATIENCE_S)
     answer = ask(host.pool().load(source), inputs).outputs()["y"]

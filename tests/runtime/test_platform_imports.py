@@ -20,8 +20,8 @@ from tests.runtime.process_host import (
 )
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest import guest_model
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms import platform_imports
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
 
 X = {"x": floats((1, 2))}
@@ -78,12 +78,12 @@ def test_a_module_that_is_gone_spoils_nothing(
 ) -> None:
     """The names are torch's own, which another torch may not have."""
     monkeypatch.setattr(
-        platform_imports, "MODULES", {"torch_export": ("no.such.module", "json")}
+        guest_model, "MODULES", {"torch_export": ("no.such.module", "json")}
     )
-    monkeypatch.setattr(platform_imports, "_spent_s", {})
-    assert platform_imports.imported_s("torch_export") == 0
-    platform_imports.import_for("torch_export")
-    assert platform_imports.imported_s("torch_export") > 0
+    monkeypatch.setattr(guest_model, "_spent_s", {})
+    assert guest_model.imported_s("torch_export") == 0
+    guest_model.import_for("torch_export")
+    assert guest_model.imported_s("torch_export") > 0
 
 
 def test_no_import_of_a_zygote_asks_for_devices(
@@ -103,6 +103,6 @@ def test_no_import_of_a_zygote_asks_for_devices(
     ask_for("device_count", answer=0)
     ask_for("current_device", answer=0)
     ask_for("_lazy_init", answer=None)
-    for platform in platform_imports.MODULES:
-        platform_imports.import_for(platform)
+    for platform in guest_model.MODULES:
+        guest_model.import_for(platform)
     assert not asked

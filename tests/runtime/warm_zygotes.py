@@ -87,8 +87,8 @@ class _Nursery(ZygoteProcess):
 def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     """Runs the nursery on an inherited channel."""
     from tfs.runtime.guest.zygote import zygote
-    from tfs.runtime.guest.zygote.forked_process import Host, close_all_but
     from tfs.runtime.guest.zygote.process_tree import clone_parent, die_with_parent
+    from tfs.runtime.guest.zygote.zygote import Host, close_all_but
 
     known = zygote.prepare(channel_fd, life_fd)
     channel = socket.socket(fileno=channel_fd)

@@ -36,9 +36,6 @@ class FakeInterpreter:
         self.error = error
         self.models: list[EchoModel] = []
 
-    def start(self) -> None:
-        pass
-
     def load(self, source: ModelSource) -> EchoModel:
         if self.error is not None:
             raise self.error

@@ -44,7 +44,6 @@ class Host:
             raise self.refuse
         if backend not in self.interpreters:
             self.interpreters[backend] = InlineInterpreter(backend.value)
-            self.interpreters[backend].start()
         return self.interpreters[backend]
 
     def batch(

@@ -62,7 +62,6 @@ def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
             made = InlineInterpreter("inline-conformance")
         else:
             made = stack.enter_context(process_host()).pool()
-        made.start()
         yield made
         made.close()
 

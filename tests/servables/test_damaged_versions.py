@@ -61,7 +61,6 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def context() -> Iterator[LoadContext]:
     interpreter = InlineInterpreter("inline-damaged")
-    interpreter.start()
     yield LoadContext(lambda _: interpreter)
     interpreter.close()
 

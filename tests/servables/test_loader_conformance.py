@@ -58,7 +58,6 @@ def of_models(
     """Loaders of a packaged model, on an interpreter and where a server places it."""
     host = Host()
     interpreter = InlineInterpreter("inline-conformance")
-    interpreter.start()
 
     def plain(path: Path) -> Loader[Servable]:
         return default_registry().loader(str(path), LoadContext(lambda _: interpreter))

@@ -19,8 +19,6 @@ def test_a_move_loses_no_task(tmp_path: Path) -> None:
     """What was submitted before runs there, what comes after runs here."""
     source = package(tmp_path, Scale())
     first, second = InlineInterpreter("first"), InlineInterpreter("second")
-    for interpreter in (first, second):
-        interpreter.start()
     placed = PlacedModel(first.load(source))
     old = placed.model
     before = [ask(placed, {"x": floats((0.05, 1))}, "slow") for _ in range(3)]
@@ -46,7 +44,6 @@ def test_a_move_past_its_deadline_says_so(tmp_path: Path) -> None:
     """The move stands; the old place is left alone until the version is unloaded."""
     source = package(tmp_path, Scale())
     interpreter = InlineInterpreter()
-    interpreter.start()
     placed = PlacedModel(interpreter.load(source))
     old = placed.model
     running = ask(placed, {"x": floats((0.2, 1))}, "slow")

@@ -1,7 +1,6 @@
 """What all backends have in common: the interface of an interpreter and its models.
 
     interpreter = InlineInterpreter("inline-0")      # or ProcessInterpreter, ...
-    interpreter.start()
     model = interpreter.load(source)                 # a manager thread; blocks
     model.submit(task)                               # any thread; returns at once
     model.unload()                                   # a manager thread; blocks
@@ -13,10 +12,13 @@ Python would be one more backend: threads of this process that share one model.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tfs.core.errors import ServingError, Unavailable
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 
@@ -137,11 +139,6 @@ class MeasurableModel(Protocol):
         """
         ...
 
-
-@runtime_checkable
-class RehearsableModel(Protocol):
-    """A model whose backend can call it beside what serves. Thread-safe."""
-
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
@@ -153,25 +150,10 @@ class RehearsableModel(Protocol):
 
         Returns:
             Processor seconds of the thread that made the call, infinite if it failed;
-            None if the backend cannot do this, so that nothing was called.
+            None if nothing was called.
 
         """
         ...
-
-
-@runtime_checkable
-class StageableModel(Protocol):
-    """A model that may be computed in stages, as its source says. Thread-safe."""
-
-    @property
-    def staged_status(self) -> AutoStatus | None:
-        """What joining between stages was worth; None if it is computed whole."""
-        ...
-
-
-@runtime_checkable
-class SeedableModel(Protocol):
-    """A model whose backend can say which random numbers it draws. Thread-safe."""
 
     def seed(self, seed: int | None) -> bool:
         """Seeds the random numbers of its interpreters: torch's, Python's and numpy's.
@@ -187,6 +169,16 @@ class SeedableModel(Protocol):
             Whether it was done.
 
         """
+        ...
+
+
+@runtime_checkable
+class StageableModel(Protocol):
+    """A model that may be computed in stages, as its source says. Thread-safe."""
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
         ...
 
 
@@ -208,15 +200,6 @@ class Interpreter(Protocol):
        can be repeated; after it ``load`` raises Unavailable.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name in logs and of threads; unique among the server's interpreters."""
-        ...
-
-    def start(self) -> None:
-        """Makes the interpreter ready to load; may return before it is."""
-        ...
-
     def load(self, source: ModelSource) -> InterpreterModel:
         """Loads a version. Blocks; call it on a manager thread.
 
@@ -234,3 +217,35 @@ class Interpreter(Protocol):
     def close(self, deadline_s: float | None = None) -> None:
         """Ends the interpreter by ``deadline_s`` (monotonic; None: once it is idle)."""
         ...
+
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 0.1
+
+
+def queue_full(servable: ServableId, limit: int) -> ServingError:
+    """Returns the answer to a task that finds no room."""
+    return Unavailable(
+        f"{servable.slashed}: {limit} calls wait for its interpreter already; "
+        "retry after a pause",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def unloaded(servable: ServableId) -> ServingError:
+    """Returns the answer to a task whose model is going or gone."""
+    return Unavailable(f"{servable.slashed} is being unloaded; request another version")
+
+
+def closed(name: str) -> ServingError:
+    """Returns the answer to use of an interpreter that is ending."""
+    return Unavailable(f"interpreter {name} is shutting down")
+
+
+def finish(task: InferenceTask, outcome: Outcome) -> None:
+    """Delivers the outcome; if ``on_done`` raises, that is logged and not passed on."""
+    try:
+        task.on_done(outcome)
+    except Exception:
+        log.exception("event=on_done_failed signature=%s", task.signature_name)

@@ -29,8 +29,11 @@ from tfs.core.system.control_groups import num_processors
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.library.interpreters import InterpreterLender, SessionChannel
-from tfs.runtime.library.process_channel import ProcessChannel
+from tfs.runtime.library.interpreters import (
+    InterpreterLender,
+    ProcessChannel,
+    SessionChannel,
+)
 from tfs.runtime.library.sessions import (
     InterpreterSession,
     MovableObject,

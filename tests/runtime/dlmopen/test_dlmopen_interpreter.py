@@ -44,7 +44,6 @@ X = {"x": floats((1, 2))}
 def interpreter() -> Iterator[DlmopenInterpreter]:
     needs_dlmopen()
     interpreter = DlmopenInterpreter("dlmopen-test")
-    interpreter.start()
     yield interpreter
     interpreter.close(time.monotonic() + PATIENCE_S)
 
@@ -217,7 +216,6 @@ def test_a_namespace_is_used_again(tmp_path: Path) -> None:
     count = len(dlmopen_namespace._all)
     for factor in (2.0, 3.0):
         interpreter = DlmopenInterpreter("dlmopen-again")
-        interpreter.start()
         loaded = interpreter.load(package(tmp_path / str(factor), Scale(factor)))
         answer = call(loaded, {"x": floats((1, 1))})
         assert values(answer["y"]) == [[factor, factor]]
@@ -248,7 +246,6 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     num_bytes = 32 << 20
     backend = DlmopenBackend(2)
     group = backend.group()
-    group.start()
     totals = {"serving_default": signature(), "total": signature()}
     loaded = group.load(package(tmp_path, Weighted(num_bytes // 4), totals, "heavy"))
     for _, model in loaded.members:
@@ -304,18 +301,14 @@ def test_a_group_spreads_calls_and_versions(tmp_path: Path) -> None:
     """Each version gets as many interpreters as it asks for, the emptier ones first."""
     needs_dlmopen()
     backend = DlmopenBackend(2)
-    one, other = backend.group(1), backend.group(1)
-    one.start()
+    one = backend.group(1)
     first = one.load(package(tmp_path / "1", Scale(2.0)))
     assert values(ask(first, X).outputs()["y"]) == [[2, 4]]
-    both = backend.group()
-    both.start()
     second = backend.group(1).load(package(tmp_path / "2", Scale(3.0)))
     slow = ask(first, {"x": floats((1, 0))}, "slow")
     assert values(ask(second, X).outputs()["y"]) == [[3, 6]]
     assert not slow.is_there
     slow.outputs()
-    assert other.name == "dlmopen"
     first.unload()
     second.unload()
     backend.close(time.monotonic() + PATIENCE_S)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.guest.machine_code import (
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.version_files import (
     MACHINE_CODE,
     check_processor,
     library_path,
     unpacked,
 )
-from tfs.runtime.guest.sealed_file import SealedFile
 
 FOLDER = "model/data/aotinductor/model/"
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from tfs.core.errors import Internal
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.guest_model import Output, Value
-from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
+from tfs.runtime.guest.guest_model import Output, Value, two_thread_scaling
 
 
 class Meeting:

@@ -59,7 +59,6 @@ def test_a_front_model_runs_on_the_loop_until_a_call_is_slow(
         front_loop=loop,
         on_slow=lambda who, call_s: told.append((who, call_s)),
     )
-    interpreter.start()
     model = interpreter.load(package(tmp_path, Scale()))
     front = model.front
     ask_on(loop, model, 1, "serving_default")  # the first call may take long
@@ -87,7 +86,6 @@ def test_a_front_model_runs_on_the_thread_for_others(
 ) -> None:
     """What another thread submits does not run there, and a busy model is not entered."""
     interpreter = InlineInterpreter("front-0", front_loop=loop)
-    interpreter.start()
     model = interpreter.load(package(tmp_path, Scale()))
     running = ask(model, {"x": floats((0.2, 1))}, "slow")
     until(interpreter._thread.running.locked, "the call's begin")
@@ -105,7 +103,6 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
 ) -> None:
     """Where it may not run nothing is done: another thread, a busy or unloaded model."""
     interpreter = InlineInterpreter("front-0", front_loop=loop)
-    interpreter.start()
     model = interpreter.load(package(tmp_path, Scale()))
     placed = PlacedModel(model)
     inputs = {"x": floats((3, 1))}
@@ -179,7 +176,6 @@ def test_a_call_is_measured_by_itself(
     times = iter((10.0, 10.5))
     monkeypatch.setattr(call_threads, "perf_counter", lambda: next(times))
     answer = ask(model, {"x": floats((1, 2))}, "serving_default")
-    interpreter.start()
     answer.outputs()
     assert model.last_call_s == 0.5
     model.unload()
@@ -192,7 +188,6 @@ def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
     model = interpreter.load(package(tmp_path, Scale()))
     assert model.rehearse("count", {"x": floats((1, 2))}, 30.0)
     assert model.rehearse("fail", {"x": floats((1, 2))}, 30.0) == math.inf
-    interpreter.start()
     answer = ask(model, {"x": floats((1, 2))}, "count")
     assert values(answer.outputs()["y"]) == [[2, 2]]
     interpreter.close()
@@ -202,7 +197,6 @@ def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
 def test_a_failed_call_keeps_no_frames(tmp_path: Path) -> None:
     """They would hold the model's tensors, and each other until the collector comes."""
     interpreter = InlineInterpreter("failing")
-    interpreter.start()
     model = interpreter.load(package(tmp_path, Scale()))
     fault = ask(model, {"x": floats((1, 2))}, "fail").error()
     assert fault.__traceback__ is None

@@ -133,7 +133,6 @@ def clock(stage: Stage) -> FakeClock:
 @pytest.fixture
 def interpreter(clock: FakeClock) -> Iterator[InlineInterpreter]:
     made = InlineInterpreter("inline-0", max_queued=64, clock=clock)
-    made.start()
     yield made
     made.close()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfs.runtime.process.kernel_counts import (
+from tfs.runtime.process.crash_policy import (
     KernelCount,
     num_memory_kills,
     num_refused_processes,

@@ -60,8 +60,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import worker, zygote
-from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.kernel_counts import KernelCount
+from tfs.runtime.process.crash_policy import CrashPolicy, KernelCount
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess

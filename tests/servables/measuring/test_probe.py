@@ -458,7 +458,6 @@ def test_what_calls_change_of_the_process_is_in_the_profile(tmp_path: Path) -> N
 def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None:
     """An exported version gets its profile through a real interpreter."""
     interpreter = InlineInterpreter("inline-probe")
-    interpreter.start()
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
     loader = default_registry().loader(path, LoadContext(lambda _: interpreter))
     loader.load(ID)

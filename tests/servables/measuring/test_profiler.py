@@ -180,7 +180,6 @@ def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
             made = InlineInterpreter("inline-profiler")
         else:
             made = stack.enter_context(process_host()).pool()
-        made.start()
         yield made
         made.close()
 
@@ -248,7 +247,6 @@ def test_what_calls_were_seen_to_take_is_reserved_for_the_first_version_too(
     path = save(Greedy().eval(), torch.rand(2, 64), tmp_path)
     with process_host() as host:
         interpreter = host.pool()
-        interpreter.start()
         profiler = Profiler(Profiles(), ProbeOptions(3.0, 16))
         context = LoadContext(lambda _: interpreter, profiler=profiler)
         loader = default_registry().loader(path, context)

@@ -34,7 +34,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import Packaging, save_python
 from tfs.export.save_python import write_safetensors
-from tfs.runtime.guest.platforms.python import read_safetensors
+from tfs.runtime.guest.weights import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.python_model import PythonModel
@@ -48,7 +48,6 @@ Load = Callable[[str], Servable]
 @pytest.fixture
 def load() -> Iterator[Load]:
     interpreter = InlineInterpreter("inline-python")
-    interpreter.start()
     loaders: list[Loader[Servable]] = []
 
     def loaded(path: str) -> Servable:

@@ -51,7 +51,6 @@ class TwoInputs(nn.Module):
 @pytest.fixture
 def inline() -> Iterator[InlineInterpreter]:
     interpreter = InlineInterpreter("inline-export")
-    interpreter.start()
     yield interpreter
     interpreter.close()
 

@@ -52,7 +52,6 @@ def version(tmp_path: Path) -> Path:
 @pytest.fixture
 def inline() -> Iterator[InlineInterpreter]:
     interpreter = InlineInterpreter("inline-test")
-    interpreter.start()
     yield interpreter
     interpreter.close()
 
@@ -67,7 +66,6 @@ def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     with process_host() as host:
         # Its imports take seconds, at the lowest priority minutes on a busy machine.
         interpreter = host.pool(ProcessOptions(is_urgent=lambda: True))
-        interpreter.start()
         loader = TorchPackage().loader(path, LoadContext(lambda _: interpreter))
         loader.load(ID)
         outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"x": view_of(x)})
@@ -270,6 +268,12 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
 
         def two_thread_scaling(self, name: str, inputs: object, s: float) -> None:
             return None
+
+        def rehearse(self, name: str, inputs: object, s: float) -> None:
+            return None
+
+        def seed(self, seed: int | None) -> bool:
+            return False
 
     class Interpreter(FakeInterpreter):
         def load(self, source: ModelSource) -> EchoModel:

@@ -232,7 +232,6 @@ def loaded(path: str, device: str, intra_op_threads: int) -> Iterator[Servable]:
     if intra_op_threads < 1:
         raise InvalidArgument("--intra_op_threads must be positive")
     interpreter = InlineInterpreter("tune")
-    interpreter.start()
     context = LoadContext(lambda _: interpreter, device, intra_op_threads)
     path = os.path.abspath(path)
     name = os.path.basename(path)
@@ -349,7 +348,6 @@ def _stage_times(servable: Servable, signature_name: str, max_rows: int) -> Stag
     if model is None:
         raise FailedPrecondition("its platform computes it whole")
     interpreter = InlineInterpreter("tune-layered")
-    interpreter.start()
     try:
         rows = {signature_name: max_rows}
         staged = interpreter.load(replace(model.source, staged_rows=rows))

@@ -70,18 +70,12 @@ class DlmopenGroup:
     their backend.
     """
 
-    name = "dlmopen"
-
     def __init__(
         self, interpreters: Sequence[DlmopenInterpreter], num_in_process: int
     ) -> None:
         self._interpreters = tuple(interpreters)
         self._num_in_process = num_in_process
         self._models: list[DlmopenGroupModel] = []
-
-    def start(self) -> None:
-        for interpreter in self._interpreters:
-            interpreter.start()
 
     def load(self, source: ModelSource) -> DlmopenGroupModel:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
@@ -155,8 +149,14 @@ class DlmopenGroupModel(OnAnotherThread):
         """Returns None: no placement by measurement ever chooses this backend."""
         return None
 
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
+        """Returns None: each of its threads pays for a first call of its own."""
+        return None
+
     def seed(self, seed: int | None) -> bool:
-        """Seeds each interpreter's random numbers; see ``SeedableModel``."""
+        """Seeds each interpreter's random numbers; see ``MeasurableModel``."""
         seeded = [model.seed(seed) for _, model in self.members]
         return all(seeded)
 

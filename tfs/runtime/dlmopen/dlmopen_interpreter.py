@@ -33,7 +33,7 @@ from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.task_outcome import closed
+from tfs.runtime.interpreter import closed
 
 log = logging.getLogger(__name__)
 
@@ -220,10 +220,6 @@ class DlmopenInterpreter:
         self._num_closings = 0
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def num_unanswered(self) -> int:
         """1 while a call is running there, else 0."""
         return int(self._calling.is_taken)
@@ -237,9 +233,6 @@ class DlmopenInterpreter:
     def num_pending(self) -> int:
         """Tasks that wait or run."""
         return self._thread.num_pending
-
-    def start(self) -> None:
-        self._thread.start()
 
     def load(
         self, source: ModelSource, files: VersionFiles | None = None

@@ -8,8 +8,10 @@ import errno
 import gc
 import importlib
 import os
-from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import torch
 
@@ -24,6 +26,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices import check_device, current_device
 from tfs.runtime.guest.faults import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.side_effects import ThreadEffects
 from tfs.runtime.guest.torch_tensor import Strings
 from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
 
@@ -153,3 +156,126 @@ def give_memory_back() -> None:
     give_device_memory_back()
     with contextlib.suppress(AttributeError, OSError):  # glibc only
         _libc.malloc_trim(0)
+
+
+def two_thread_scaling(
+    model: GuestModel,
+    signature_name: str,
+    inputs: Tensors,
+    duration_s: float,
+    changed: set[str] | None = None,
+) -> float | None:
+    """Returns calls per second of two threads over one. Blocks for about ``duration_s``.
+
+    If kernels release the interpreter's lock, it is near 2, and the model needs no
+    process of its own. If Python does the work, it is below 1.
+
+    Nobody else may call the model meanwhile. Returns None if a call failed, or if calls
+    took so long that neither phase saw three.
+
+    Args:
+        model: The model.
+        signature_name: Key of the signature.
+        inputs: The inputs by name.
+        duration_s: About how long to measure.
+        changed: Gets the settings of its thread that the model leaves changed; None:
+            nobody looks.
+
+    """
+    alone = _calls_per_s(model, signature_name, inputs, duration_s / 2, 1, changed)
+    both = _calls_per_s(model, signature_name, inputs, duration_s / 2, 2, None)
+    return both / alone if alone and both else None
+
+
+def _calls_per_s(
+    model: GuestModel,
+    signature_name: str,
+    inputs: Tensors,
+    duration_s: float,
+    num_threads: int,
+    changed: set[str] | None,
+) -> float | None:
+    barrier = threading.Barrier(num_threads)
+    rates: list[float | None] = []
+
+    def work() -> None:
+        num_calls = 0
+        try:
+            with torch.inference_mode():
+                torch.set_num_threads(1)
+                before = ThreadEffects() if changed is not None else None
+                barrier.wait()
+                begun_s = now_s = time.perf_counter()
+                while now_s - begun_s < duration_s or num_calls < 3:
+                    model.call(signature_name, inputs)
+                    num_calls += 1
+                    now_s = time.perf_counter()
+                    if now_s - begun_s > 4 * duration_s:
+                        break
+                if changed is not None and before is not None:
+                    changed.update(before.changes())
+            rates.append(num_calls / (now_s - begun_s) if num_calls >= 3 else None)
+        except BaseException:  # a model's own may be any
+            barrier.abort()
+            rates.append(None)
+
+    threads = [
+        threading.Thread(target=work, name=f"probe-{index}", daemon=True)
+        for index in range(num_threads)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    total = 0.0
+    for rate in rates:
+        if rate is None:
+            return None
+        total += rate
+    return total
+
+
+MODULES: Final[Mapping[str, Sequence[str]]] = {
+    "torch_export": (
+        "tfs.runtime.guest.platforms.torch_export",
+        # Modules that torch imports only while it reads a program. They are private to
+        # torch; if one does not exist any more, the first load imports what it needs.
+        "torch.export._trace",
+        "torch.export._unlift",
+        "torch.fx.experimental.validator",
+        "torch.utils.serialization",
+        "torch._inductor.package",
+        "torch._inductor.sizevars",
+        "sympy.combinatorics",
+        "sympy.tensor.tensor",
+    )
+}
+"""Modules to import in advance, by platform; the other platforms import little.
+
+Reading a graph of torch.export takes 1.3 s of imports and 90 MB of memory. A zygote
+that has done that forks workers that have done it too, in milliseconds, and they share
+the memory.
+"""
+
+# Per process, like the modules themselves; forks inherit both.
+_spent_s: dict[str, float] = {}
+
+
+def import_for(platform: str) -> None:
+    """Imports the modules that the platform needs and that exist.
+
+    A missing one is reported when a version that needs it is loaded.
+    """
+    begun_s = time.thread_time()
+    for name in MODULES[platform]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    _spent_s[platform] = time.thread_time() - begun_s
+
+
+def imported_s(platform: str) -> float:
+    """Returns the processor time that these imports took, which a load here is spared.
+
+    A load in a process that has imported nothing needs that time in addition.
+    """
+    return _spent_s.get(platform, 0.0)

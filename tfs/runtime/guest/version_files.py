@@ -1,16 +1,120 @@
-"""The files of a version that its interpreters share. Does not use torch."""
+"""The files of a version that its interpreters share. Does not use torch.
+
+What AOTInductor compiled is a shared library in the archive. torch would unpack it into a
+temporary folder, which may be full, missing or mounted without the right to execute, and
+where it stays if the process is killed. Here it is unpacked into memory, once for all
+interpreters of a version.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import platform
+import shutil
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.version_directory import read_failure
-from tfs.runtime.guest.machine_code import unpacked
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+
+ARCHIVE: Final = "model.pt2"
+MACHINE_CODE: Final = "model.so"
+"""The unpacked library's name among the files of a version."""
+
+_FOLDER: Final = "/data/aotinductor/model/"
+_FLAG_OF: Final = {"avx512": "avx512f", "neon": "asimd", "sve": "sve"}
+_numbers: Final = itertools.count()
+
+
+def is_compiled(path: str) -> bool:
+    """Whether an archive holds machine code."""
+    with zipfile.ZipFile(path) as archive:
+        return any("data/aotinductor/" in name for name in archive.namelist())
+
+
+def unpacked(files: Mapping[str, SealedFile]) -> dict[str, SealedFile]:
+    """Returns the library of a version's archive, under its name; nothing if it has none.
+
+    Blocks.
+
+    Raises:
+        OSError: There is no memory for it.
+
+    """
+    file = files.get(ARCHIVE)
+    if file is None:
+        return {}
+    try:
+        with zipfile.ZipFile(file.path) as archive:
+            names = [
+                name
+                for name in archive.namelist()
+                if _FOLDER in name and name.endswith(".so")
+            ]
+            if len(names) != 1:
+                return {}
+            fd = new_memfd(MACHINE_CODE)
+            try:
+                with (
+                    archive.open(names[0]) as packed,
+                    open(fd, "wb", closefd=False) as target,
+                ):
+                    shutil.copyfileobj(packed, target, 1 << 20)
+                return {MACHINE_CODE: SealedFile.seal(fd)}
+            except BaseException:
+                os.close(fd)
+                raise
+    except zipfile.BadZipFile:
+        return {}  # loading it says so
+
+
+def library_path(file: SealedFile) -> str:
+    """Returns a path to load a library from, which no other load has had.
+
+    glibc takes a library for one that is loaded already if their paths are alike, and the
+    numbers of descriptors are used again.
+    """
+    folder, fd = os.path.split(file.path)
+    digits = f"{next(_numbers):b}"
+    return f"{folder}/{digits.replace('0', './').replace('1', '/')}{fd}"
+
+
+def check_processor(path: str, who: str, cpu_info: str = "/proc/cpuinfo") -> None:
+    """Checks that this processor has what an archive's code was compiled for.
+
+    Raises:
+        FailedPrecondition: It has not; running the code would end the process.
+
+    """
+    with zipfile.ZipFile(path) as archive:
+        texts = [
+            archive.read(name)
+            for name in archive.namelist()
+            if _FOLDER in name and name.endswith(".wrapper_metadata.json")
+        ]
+    wanted = json.loads(texts[0]) if texts else {}
+    machine, sets = wanted.get("AOTI_MACHINE"), str(wanted.get("AOTI_CPU_ISA") or "")
+    try:
+        flags = set(Path(cpu_info).read_text().lower().split())
+    except OSError:
+        flags = set()
+    names = sets.lower().split()
+    lacking = [
+        each for each in names if flags and _FLAG_OF.get(each, each) not in flags
+    ]
+    if machine not in (None, platform.machine()) or lacking:
+        raise FailedPrecondition(
+            f"{who} was compiled for another processor ({machine} with {sets}), which "
+            "this one is not; compile it on a processor of this kind, or save it with "
+            'platform="torch_export"'
+        )
+
 
 PAYLOAD: Final[Mapping[str, tuple[str, ...]]] = {
     "torch_package": ("model.pt",),

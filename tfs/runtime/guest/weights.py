@@ -4,20 +4,29 @@ Archives of torch.package and torch.export are read by :class:`MappedReader`, wh
 are views of shared memory. TorchScript's loader reads tensors into memory of its own. The
 same bytes are in the version's sealed file, which every interpreter maps. If a tensor's
 elements are found there, the tensor is made to use the mapping, and its copy is freed.
+A ``python`` version has a file of weights beside its code.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import math
 import mmap
+import pickle
+import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
 
 import torch
 
 from tfs.core.errors import DataLoss
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.runtime.guest.faults import one_line
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.version_files import VersionFiles
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
 
@@ -82,7 +91,6 @@ class MappedReader(torch._C.PyTorchFileReader):
 
 
 _MIN_BYTES = 64 << 10  # below, a comparison costs more than the page it frees
-_ALIGNMENT = 16
 _LOCAL_HEADER_BYTES = 30
 
 _compare = ctypes.CDLL(None).memcmp
@@ -139,3 +147,139 @@ def _records_of(file: SealedFile, min_bytes: int) -> dict[int, list[int]]:
             if offset % _ALIGNMENT == 0:
                 found.setdefault(info.file_size, []).append(offset)
     return found
+
+
+SAFETENSORS: Final = "weights.safetensors"
+CHECKPOINT: Final = "weights.pt"
+_MAX_NAMES: Final = 20  # of weights, in a message
+
+SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+
+
+class NoSuchWeight(KeyError):
+    """A name that the version's weights do not have; says which they have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Weights(dict[str, Any]):
+    """Weights by name, which tell who asks for another name what there is.
+
+    Args:
+        weights: The weights.
+        where: What they come from, with a verb, for the message.
+
+    """
+
+    def __init__(self, weights: Mapping[str, Any], where: str = "it holds") -> None:
+        super().__init__(weights)
+        self._where = where
+
+    def __missing__(self, name: object) -> object:
+        names = [str(each) for each in self]
+        told = ", ".join(sorted(names)[:_MAX_NAMES]) or "nothing"
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        raise NoSuchWeight(f"no weight {name!r}: {self._where} {told}{more}")
+
+
+def weights_of(source: ModelSource, files: VersionFiles) -> Mapping[str, torch.Tensor]:
+    """Returns the weights of a ``python`` version by name, on its device.
+
+    Raises:
+        DataLoss: They are damaged, or more than weights.
+
+    """
+    who = source.id.slashed
+    try:
+        if SAFETENSORS in files.files:
+            weights = read_safetensors(files[SAFETENSORS].map())
+            if source.device != "cpu":
+                weights = {k: each.to(source.device) for k, each in weights.items()}
+            return Weights(weights, f"{SAFETENSORS} holds")
+        if CHECKPOINT in files.files:
+            path = files[CHECKPOINT].path
+            # Mapped privately; what torch wrote before 1.6 cannot be.
+            is_mapped = source.device == "cpu" and zipfile.is_zipfile(path)
+            loaded = torch.load(
+                path, map_location=source.device, weights_only=True, mmap=is_mapped
+            )
+            if type(loaded) is dict:
+                return Weights(loaded, f"{CHECKPOINT} holds")
+            return cast("Mapping[str, torch.Tensor]", loaded)
+    except pickle.UnpicklingError as error:
+        raise DataLoss(f"{who}: {CHECKPOINT} {_not_only_weights(error)}") from error
+    except Exception as error:
+        raise DataLoss(
+            f"{who}: its weights cannot be read: {one_line(error)}"
+        ) from error
+    none = f"without {SAFETENSORS} or {CHECKPOINT} it has"
+    return Weights({}, none)
+
+
+def _not_only_weights(error: pickle.UnpicklingError) -> str:
+    """Returns what is wrong with a checkpoint, without torch's advice to trust it."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is None:
+        return "is no checkpoint of torch.save that weights_only=True reads"
+    return (
+        f"holds a {found[1]}, and only tensors, numbers, strings and containers of them "
+        "are read from it (weights_only): save what it computes with as tensors, or put "
+        "its file into assets/ and read it in load()"
+    )
+
+
+def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file as views of a writable buffer.
+
+    Raises:
+        ValueError: It is not such a file, or damaged.
+
+    """
+    header_bytes = int.from_bytes(buffer[:8], "little")
+    start = 8 + header_bytes
+    if len(buffer) < 8 or start > len(buffer):
+        raise ValueError("the header is cut short")
+    header = json.loads(bytes(buffer[8:start]))
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype = SAFETENSORS_DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise ValueError(f"tensor {name!r} is of unknown type {entry['dtype']!r}")
+        shape = tuple(map(int, entry["shape"]))
+        begin, end = map(int, entry["data_offsets"])
+        num = math.prod(shape)
+        if not 0 <= begin <= end <= len(buffer) - start or end - begin != (
+            num * dtype.itemsize
+        ):
+            raise ValueError(f"tensor {name!r} lies outside the file")
+        if not num:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        if (start + begin) % dtype.itemsize:  # torch reads what it takes to be aligned
+            piece = bytearray(buffer[start + begin : start + end])
+            flat = torch.frombuffer(piece, dtype=dtype)
+        else:
+            flat = torch.frombuffer(
+                buffer, dtype=dtype, count=num, offset=start + begin
+            )
+        tensors[name] = flat.view(shape)
+    return tensors

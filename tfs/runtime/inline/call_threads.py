@@ -18,7 +18,7 @@ from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.task_outcome import finish, queue_full, unloaded
+from tfs.runtime.interpreter import finish, queue_full, unloaded
 
 log = logging.getLogger(__name__)
 

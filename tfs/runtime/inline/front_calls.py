@@ -15,8 +15,7 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.runtime.inline.call_threads import CallThreads
-from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.inline.thread_use import ThreadUse, read_thread_use
+from tfs.runtime.inline.inline_model import InlineModel, ThreadUse, read_thread_use
 from tfs.runtime.placement import FRONT_LIMIT_S
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from tfs.runtime.inline.call_threads import UNLOAD_WAIT_S, CallThreads
 from tfs.runtime.inline.front_calls import FrontCalls
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.staged_thread import StagedThread
-from tfs.runtime.task_outcome import closed, finish, unloaded
+from tfs.runtime.interpreter import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class InlineInterpreter:
         on_slow: Called on the loop when a call on it took over
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
             seconds; from then on the model runs on the thread. Time that the kernel
-            gave to other threads is not counted (:mod:`tfs.runtime.inline.thread_use`).
+            gave to other threads is not counted (:mod:`tfs.runtime.inline.inline_model`).
         load_model: Makes the model of a version from its files, for a model that
             computes elsewhere. Such models get one request at a time, whatever they
             ask for.
@@ -85,16 +85,9 @@ class InlineInterpreter:
         self._own_threads: dict[InlineModel, CallThreads | StagedThread] = {}
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def num_pending(self) -> int:
         """Tasks that wait for the thread, and the one it runs."""
         return len(self._thread.queue) + self._thread.running.locked()
-
-    def start(self) -> None:
-        self._thread.start()
 
     def load(
         self, source: ModelSource, files: VersionFiles | None = None
@@ -124,6 +117,7 @@ class InlineInterpreter:
         with self._lock:
             if not self._is_closing:
                 self._models.add(model)
+                self._thread.start()
                 if is_concurrent:
                     name = f"{self._name}-{source.id.slashed}"
                     threads: CallThreads | StagedThread

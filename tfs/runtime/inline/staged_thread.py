@@ -14,7 +14,7 @@ from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.torch_tensor import to_torch, to_view
 from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.task_outcome import finish
+from tfs.runtime.interpreter import finish
 
 
 class StagedThread(CallThreads):

@@ -13,12 +13,12 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths
+from tfs.runtime.interpreter import closed
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker import Worker
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.runtime.task_outcome import closed
 
 _SMALL_BYTES: Final = 1 << 20  # copied before a thread has started
 
@@ -64,16 +64,9 @@ class ProcessPool:
         self._is_closed = False
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def is_spent(self) -> bool:
         """Whether it was used and holds nothing any more."""
         return self._num_loads > 0 and not self.num_models
-
-    def start(self) -> None:
-        """Does nothing: processes start with what they load."""
 
     def load(self, source: ModelSource) -> ProcessModel:
         """Loads a version; see :meth:`ProcessModel.start`. Blocks."""

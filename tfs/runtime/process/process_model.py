@@ -23,13 +23,18 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import (
+    LoadMemory,
+    OnAnotherThread,
+    closed,
+    finish,
+    unloaded,
+)
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
 from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.worker_process import WorkerReply
 from tfs.runtime.process.zygote import Zygote
-from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
 
@@ -333,7 +338,7 @@ class ProcessModel(OnAnotherThread):
         return scaling if isinstance(scaling, float) else None
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
-        """Has each worker call it, one after the other; see ``RehearsableModel``.
+        """Has each worker call it, one after the other; see ``MeasurableModel``.
 
         An error shows when the model is called again. If the call does not return, the
         worker is replaced.
@@ -361,7 +366,7 @@ class ProcessModel(OnAnotherThread):
         return longest_s
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the workers' random numbers; see ``SeedableModel``."""
+        """Sets the workers' random numbers; see ``MeasurableModel``."""
         try:
             for worker in self._workers:
                 if worker.state is not WorkerState.ABSENT:

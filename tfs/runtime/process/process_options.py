@@ -9,8 +9,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loop.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.kernel_counts import KernelCount
+from tfs.runtime.process.crash_policy import CrashPolicy, KernelCount
 
 
 def _never() -> bool:

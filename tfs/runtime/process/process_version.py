@@ -13,13 +13,12 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import LoadMemory
+from tfs.runtime.interpreter import LoadMemory, finish, queue_full
 from tfs.runtime.process.crash_policy import CrashHistory, WorkerEnd
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.version_calls import VersionCalls
 from tfs.runtime.process.worker_calls import WorkerCalls
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
-from tfs.runtime.task_outcome import finish, queue_full
 
 log = logging.getLogger(__name__)
 

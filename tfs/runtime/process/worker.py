@@ -20,6 +20,7 @@ from tfs.core.errors import InterpreterDied, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.servable import InferenceTask
 from tfs.core.system.thread_limit import thread_limits
+from tfs.runtime.interpreter import closed, finish
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,
     CrashHistory,
@@ -32,7 +33,6 @@ from tfs.runtime.process.process_version import ProcessVersion
 from tfs.runtime.process.worker_calls import WorkerCalls
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 from tfs.runtime.process.zygote import Forked, Zygote
-from tfs.runtime.task_outcome import closed, finish
 
 
 class WorkerState(enum.Enum):

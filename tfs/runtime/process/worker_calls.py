@@ -16,6 +16,7 @@ from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.runtime.guest.slab import REQUESTS
+from tfs.runtime.interpreter import finish
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.slab_call import (
     CorruptReply,
@@ -27,7 +28,6 @@ from tfs.runtime.process.slab_call import (
 )
 from tfs.runtime.process.version_calls import VersionCalls
 from tfs.runtime.process.worker_process import WorkerProcess
-from tfs.runtime.task_outcome import finish
 
 log = logging.getLogger(__name__)
 

@@ -145,7 +145,7 @@ class Zygote:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker, or the reason why there is none. The caller may
-        close ``fds`` in it. If the platform's imports take long (``platform_imports``),
+        close ``fds`` in it. If the platform's imports take long (``import_for``),
         the zygote does them once, before it forks.
         """
         if self._closed:

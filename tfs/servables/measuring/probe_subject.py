@@ -25,7 +25,7 @@ from tfs.core.servable import (
     Tensors,
 )
 from tfs.core.signature import Signature
-from tfs.runtime.interpreter import MeasurableModel, RehearsableModel, SeedableModel
+from tfs.runtime.interpreter import MeasurableModel
 from tfs.servables.loaded_version import PlacedModel
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 
@@ -122,8 +122,8 @@ class ProbeSubject:
 
         May be called only before it serves. None takes a seed from the system.
         """
-        model = self._model
-        return isinstance(model, SeedableModel) and model.seed(seed)
+        model = self._measurable
+        return model is not None and model.seed(seed)
 
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
@@ -137,19 +137,15 @@ class ProbeSubject:
             made, because it cannot be called beside others.
 
         """
-        model = self._model
-        if not isinstance(model, RehearsableModel):
+        model = self._measurable
+        if model is None:
             return None
         return model.rehearse(signature_name, inputs, timeout_s)
 
     @property
-    def _model(self) -> object:
-        servable = self._servable
-        return servable.model if isinstance(servable, PlacedModel) else None
-
-    @property
     def _measurable(self) -> MeasurableModel | None:
-        model = self._model
+        servable = self._servable
+        model = servable.model if isinstance(servable, PlacedModel) else None
         return model if isinstance(model, MeasurableModel) else None
 
 

@@ -119,7 +119,7 @@ class Interpreters:
         num_processes: int = 0,
         may_grow: Callable[[], bool] | None = None,
     ) -> Interpreter:
-        """Returns the interpreter for one version that is to run there; started.
+        """Returns the interpreter for one version that is to run there.
 
         A version that runs in processes has them to itself: ``num_processes``, or as
         many as the options say. With ``may_grow`` it has one at first, and gets the
@@ -147,7 +147,6 @@ class Interpreters:
                 found = next(self._turns)
             if found is None:
                 raise FailedPrecondition(f"no {backend.value} interpreters here")
-            found.start()
             return found
 
     def prepare(self) -> None:

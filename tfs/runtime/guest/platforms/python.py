@@ -15,62 +15,40 @@ scikit-learn.
         concurrency = 8                                 # optional: requests at once
 
 Only ``predict`` is required. Inputs are tensors; strings are nested lists of bytes.
+
+Two versions may have modules of one name beside their ``servable.py``, so they are not put
+on Python's import path. The servable is a package of a unique name whose folder is the
+version's: ``import model`` in its code, or in that of a module beside it, imports
+``tfs_servable_7f3a.model``. Only import statements find them.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-import json
-import math
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
-import pickle
-import re
 import sys
 import threading
 import types
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.servable_modules import (
-    PREFIX,
-    loaded_beside,
-    modules_in,
-    place_beside,
-)
 from tfs.runtime.guest.platforms.servable_pipeline import pipeline
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.weights import weights_of
 
 SOURCE: Final = "servable.py"
-SAFETENSORS: Final = "weights.safetensors"
-CHECKPOINT: Final = "weights.pt"
-
-_MAX_NAMES: Final = 20  # of weights, in a message
-
-_SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +73,6 @@ class Version:
         return os.path.join(self.path, "assets")
 
 
-class NoSuchWeight(KeyError):
-    """A name that the version's weights do not have; says which they have."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class Weights(dict[str, Any]):
-    """Weights by name, which tell who asks for another name what there is.
-
-    Args:
-        weights: The weights.
-        where: What they come from, with a verb, for the message.
-
-    """
-
-    def __init__(self, weights: Mapping[str, Any], where: str = "it holds") -> None:
-        super().__init__(weights)
-        self._where = where
-
-    def __missing__(self, name: object) -> object:
-        names = [str(each) for each in self]
-        told = ", ".join(sorted(names)[:_MAX_NAMES]) or "nothing"
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        raise NoSuchWeight(f"no weight {name!r}: {self._where} {told}{more}")
-
-
 def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Runs the version's code and loads its object; see :class:`GuestModel`.
 
@@ -133,7 +84,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     module = _import(source, files[SOURCE])
     try:
         servable = _class_of(source, module)()
-        weights = _weights(source, files)
+        weights = weights_of(source, files)
         prepare = getattr(servable, "load", None)
         if prepare is not None:
             with _found_by_pickles(module):
@@ -278,81 +229,96 @@ def _functions(
     return functions
 
 
-def _weights(source: ModelSource, files: VersionFiles) -> Mapping[str, torch.Tensor]:
-    who = source.id.slashed
-    try:
-        if SAFETENSORS in files.files:
-            weights = read_safetensors(files[SAFETENSORS].map())
-            if source.device != "cpu":
-                weights = {k: each.to(source.device) for k, each in weights.items()}
-            return Weights(weights, f"{SAFETENSORS} holds")
-        if CHECKPOINT in files.files:
-            path = files[CHECKPOINT].path
-            # Mapped privately; what torch wrote before 1.6 cannot be.
-            is_mapped = source.device == "cpu" and zipfile.is_zipfile(path)
-            loaded = torch.load(
-                path, map_location=source.device, weights_only=True, mmap=is_mapped
-            )
-            if type(loaded) is dict:
-                return Weights(loaded, f"{CHECKPOINT} holds")
-            return cast("Mapping[str, torch.Tensor]", loaded)
-    except pickle.UnpicklingError as error:
-        raise DataLoss(f"{who}: {CHECKPOINT} {_not_only_weights(error)}") from error
-    except Exception as error:
-        raise DataLoss(
-            f"{who}: its weights cannot be read: {one_line(error)}"
-        ) from error
-    none = f"without {SAFETENSORS} or {CHECKPOINT} it has"
-    return Weights({}, none)
+PREFIX: Final = "tfs_servable_"
+_NO_MODULES: Final = frozenset({"assets", "assets.extra"})
 
 
-def _not_only_weights(error: pickle.UnpicklingError) -> str:
-    """Returns what is wrong with a checkpoint, without torch's advice to trust it."""
-    found = re.search(r"GLOBAL (\S+)", str(error))
-    if found is None:
-        return "is no checkpoint of torch.save that weights_only=True reads"
-    return (
-        f"holds a {found[1]}, and only tensors, numbers, strings and containers of them "
-        "are read from it (weights_only): save what it computes with as tensors, or put "
-        "its file into assets/ and read it in load()"
-    )
+def modules_in(folder: str, source: str) -> frozenset[str]:
+    """Returns the top-level names of the modules beside ``source`` in a version."""
+    found = set()
+    for entry in os.scandir(folder):
+        stem, suffix = os.path.splitext(entry.name)
+        if entry.is_dir():
+            is_package = os.path.isfile(os.path.join(entry.path, "__init__.py"))
+            if is_package and entry.name not in _NO_MODULES:
+                found.add(entry.name)
+        elif suffix == ".py" and entry.name != source:
+            found.add(stem)
+    return frozenset(found)
 
 
-def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a safetensors file as views of a writable buffer.
+def place_beside(module: types.ModuleType, folder: str, own: Collection[str]) -> None:
+    """Has import statements of a module, which was not run yet, find ``own`` in a folder."""
+    if not own:
+        return
+    prefix = module.__name__
+    module.__path__ = [folder]
+    vars(module)["__builtins__"] = {
+        **vars(builtins),
+        "__import__": _importing(prefix, own),
+    }
+    if not any(isinstance(each, _BesideFinder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _BesideFinder())
 
-    Raises:
-        ValueError: It is not such a file, or damaged.
 
-    """
-    header_bytes = int.from_bytes(buffer[:8], "little")
-    start = 8 + header_bytes
-    if len(buffer) < 8 or start > len(buffer):
-        raise ValueError("the header is cut short")
-    header = json.loads(bytes(buffer[8:start]))
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
-        if dtype is None:
-            raise ValueError(f"tensor {name!r} is of unknown type {entry['dtype']!r}")
-        shape = tuple(map(int, entry["shape"]))
-        begin, end = map(int, entry["data_offsets"])
-        num = math.prod(shape)
-        if not 0 <= begin <= end <= len(buffer) - start or end - begin != (
-            num * dtype.itemsize
-        ):
-            raise ValueError(f"tensor {name!r} lies outside the file")
-        if not num:
-            tensors[name] = torch.empty(shape, dtype=dtype)
-            continue
-        if (start + begin) % dtype.itemsize:  # torch reads what it takes to be aligned
-            piece = bytearray(buffer[start + begin : start + end])
-            flat = torch.frombuffer(piece, dtype=dtype)
-        else:
-            flat = torch.frombuffer(
-                buffer, dtype=dtype, count=num, offset=start + begin
-            )
-        tensors[name] = flat.view(shape)
-    return tensors
+def loaded_beside(module: types.ModuleType) -> dict[str, types.ModuleType]:
+    """Returns the modules that were imported for a servable, by their plain names."""
+    prefix = f"{module.__name__}."
+    return {
+        name.removeprefix(prefix): found
+        for name, found in list(sys.modules.items())
+        if name.startswith(prefix)
+    }
+
+
+def _importing(prefix: str, own: Collection[str]) -> Any:
+    def import_(
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> types.ModuleType:
+        top = name.partition(".")[0]
+        if level or top not in own:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        found = importlib.import_module(f"{prefix}.{name}")
+        if not fromlist:
+            return sys.modules[f"{prefix}.{top}"]
+        for each in fromlist:
+            if each != "*" and not hasattr(found, each):
+                with contextlib.suppress(ModuleNotFoundError):
+                    importlib.import_module(f"{found.__name__}.{each}")
+        return found
+
+    return import_
+
+
+class _BesideFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of all servables. Thread-safe."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if path is None or not fullname.startswith(PREFIX):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.origin and spec.origin.endswith(".py"):
+            spec.loader = _BesideLoader(fullname, spec.origin)
+        return spec
+
+
+class _BesideLoader(importlib.machinery.SourceFileLoader):
+    """Runs a module with the import statement of its servable, and writes no bytecode."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        servable = sys.modules[module.__name__.partition(".")[0]]
+        vars(module)["__builtins__"] = vars(servable)["__builtins__"]
+        super().exec_module(module)
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return compile(self.get_data(path), path, "exec", dont_inherit=True)

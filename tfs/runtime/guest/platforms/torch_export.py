@@ -27,16 +27,16 @@ from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.faults import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
-from tfs.runtime.guest.machine_code import (
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.version_files import (
     ARCHIVE,
     MACHINE_CODE,
     check_processor,
     is_compiled,
     library_path,
 )
-from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
-from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.weights import MappedReader
 
 _reading: Final = threading.Lock()

@@ -8,8 +8,7 @@ from tfs.core.errors import ServingError
 from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
 from tfs.runtime.guest.staged_model import Outputs, StagedModel
-from tfs.runtime.guest.worker.call_answerer import CallAnswerer
-from tfs.runtime.guest.worker.call_slots import CallSlots, TakenCall
+from tfs.runtime.guest.worker.call_slots import CallAnswerer, CallSlots, TakenCall
 from tfs.runtime.guest.worker.worker_model import LoadedModel
 
 
