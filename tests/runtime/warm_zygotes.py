@@ -88,7 +88,7 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     """Runs the nursery on an inherited channel."""
     from tfs.runtime.guest.zygote import zygote
     from tfs.runtime.guest.zygote.process_tree import clone_parent, die_with_parent
-    from tfs.runtime.guest.zygote.zygote import Host, close_all_but
+    from tfs.runtime.guest.zygote.zygote import close_all_but
 
     known = zygote.prepare(channel_fd, life_fd)
     channel = socket.socket(fileno=channel_fd)
@@ -98,8 +98,8 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
         if pid == 0:
             close_all_but({0, 1, 2, life_fd, fd})
             die_with_parent(host_pid)
-            host = Host(host_pid, life_fd)
-            zygote.Zygote(host, socket.socket(fileno=fd), known).run()
+            there = socket.socket(fileno=fd)
+            zygote.Zygote(host_pid, life_fd, there, known).run()
             os._exit(0)
         os.close(pidfd)
         os.close(fd)

@@ -22,7 +22,7 @@ def test_the_kernels_count_is_read(tmp_path: Path) -> None:
 def test_only_what_came_since_the_last_look_counts() -> None:
     """What the kernel ended before this server, or before the last look, is another story."""
     counts = iter([7, 7, 9, 9])
-    kills = KernelCount.of_memory_kills(lambda: next(counts))
+    kills = KernelCount(lambda: next(counts))
     assert [kills.is_more() for _ in range(3)] == [False, True, False]
 
 

@@ -251,7 +251,7 @@ def test_who_is_ended_for_memory_again_and_again_is_quarantined(
     kills: list[str] = []  # by the kernel
     options = ProcessOptions(
         crashes=CrashPolicy(max_crashes=1),
-        memory_kills=KernelCount(lambda: len(kills), 0),
+        memory_kills=KernelCount(lambda: len(kills)),
     )
     interpreter = host.pool(options)
     loaded = interpreter.load(package(tmp_path, Scale()))

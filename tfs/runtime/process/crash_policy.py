@@ -180,25 +180,12 @@ class KernelCount:
 
     Args:
         count: Returns the count.
-        num_seen: What ``count`` returned last.
 
     """
 
-    def __init__(self, count: Callable[[], int], num_seen: int) -> None:
+    def __init__(self, count: Callable[[], int]) -> None:
         self._count = count
-        self._num_seen = num_seen
-
-    @classmethod
-    def of_memory_kills(
-        cls, count: Callable[[], int] = num_memory_kills
-    ) -> KernelCount:
-        """Returns the count of processes ended for memory, from now on."""
-        return cls(count, count())
-
-    @classmethod
-    def of_refused_processes(cls) -> KernelCount:
-        """Returns the count of threads and processes that were refused, from now on."""
-        return cls(num_refused_processes, num_refused_processes())
+        self._num_seen = count()
 
     def is_more(self) -> bool:
         """Returns whether it has grown since the last look. Takes 0.1 ms."""

@@ -9,7 +9,12 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loop.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.crash_policy import CrashPolicy, KernelCount
+from tfs.runtime.process.crash_policy import (
+    CrashPolicy,
+    KernelCount,
+    num_memory_kills,
+    num_refused_processes,
+)
 
 
 def _never() -> bool:
@@ -59,9 +64,11 @@ class ProcessOptions:
     load_timeout_s: float = 600.0
     slow_load_s: float = 0.3
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
-    memory_kills: KernelCount = field(default_factory=KernelCount.of_memory_kills)
+    memory_kills: KernelCount = field(
+        default_factory=lambda: KernelCount(num_memory_kills)
+    )
     refused_processes: KernelCount = field(
-        default_factory=KernelCount.of_refused_processes
+        default_factory=lambda: KernelCount(num_refused_processes)
     )
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     is_urgent: Callable[[], bool] = _never

@@ -31,6 +31,7 @@ from tfs.runtime.process.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
+# Between asking a worker where it hangs, which it writes in milliseconds, and its end.
 _NOTICE_S: Final = 0.05
 
 
@@ -73,7 +74,8 @@ class WorkerCalls:
         on_answered: Called after that.
         on_unusable: Called with the reason when the process hangs or answers nonsense,
             to have it killed.
-        on_hanging: Called shortly before that if a call hangs, to have it say where.
+        on_hanging: Called shortly before that if a call hangs, to have it say where. A
+            call that ends just then is as good as any.
 
     Attributes:
         num: Tasks that the process has, or is about to get.
@@ -107,7 +109,7 @@ class WorkerCalls:
         self._calls: dict[int, _Call] = {}  # by slot, the oldest first
         self._copied: InferenceTask | None = None  # by another thread, at this moment
         self._num_written = 0
-        self._num_shown = -1  # calls that had ended when stacks were last asked for
+        self._asked: _Call | None = None  # where it hangs
         self._timer: Timer | None = None  # checks whether a call hangs
         self._is_open = True
         self.num = 0
@@ -336,8 +338,6 @@ class WorkerCalls:
     def _arm_timer(self) -> None:
         call = self._first_due()
         when_s = call.begun_s + call.limit_s
-        if self._num_shown != self.num_done:
-            when_s -= _notice_s(call.limit_s)
         self._timer = self._loop.call_at(when_s, self._check_limits)
 
     def _check_limits(self) -> None:
@@ -345,23 +345,16 @@ class WorkerCalls:
         if not self._calls:
             return
         call = self._first_due()
-        left_s = call.begun_s + call.limit_s - self._now()
-        if left_s > 0.0:
-            if self._num_shown != self.num_done and left_s <= _notice_s(call.limit_s):
-                self._num_shown = self.num_done
-                self._on_hanging()
+        now_s = self._now()
+        if now_s < call.begun_s + call.limit_s:
             self._arm_timer()
+        elif self._asked is not call:
+            self._asked = call
+            self._on_hanging()
+            self._timer = self._loop.call_at(now_s + _NOTICE_S, self._check_limits)
         else:
             text = f"was ended because a call took over {call.limit_s:.1f} s"
             self._on_unusable(text)
-
-
-def _notice_s(limit_s: float) -> float:
-    """Returns how long before its end a worker is asked where it hangs.
-
-    Writing that takes milliseconds. A call that ends just then is as good as any.
-    """
-    return min(_NOTICE_S, limit_s / 4)
 
 
 def _deadline_ns(deadline_s: float | None, now_s: float) -> int:

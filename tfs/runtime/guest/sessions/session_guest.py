@@ -14,7 +14,6 @@ import io
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -41,16 +40,12 @@ _Place: TypeAlias = "tuple[int, int, torch.dtype | None]"
 """Offset and bytes of a storage, and the dtype of a typed one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pickled:
-    """A pickled object; the receiver owns ``arena_fd``, which is sealed."""
-
-    data: bytes
-    arena_fd: int
-
-
-def pickle_movable(obj: object, packages: Sequence[PackageImporter]) -> Pickled:
+def pickle_movable(
+    obj: object, packages: Sequence[PackageImporter]
+) -> tuple[bytes, int]:
     """Pickles an object whose classes come from ``packages`` or are installed.
+
+    Returns the pickle, and the sealed memfd of its storages, which the caller owns.
 
     Raises:
         InvalidArgument: Something in it cannot be pickled.
@@ -75,7 +70,7 @@ def pickle_movable(obj: object, packages: Sequence[PackageImporter]) -> Pickled:
         ) from error
     finally:
         log.setLevel(level)
-    return Pickled(buffer.getvalue(), arena_fd)
+    return buffer.getvalue(), arena_fd
 
 
 def unpickle_movable(
@@ -183,7 +178,7 @@ class SessionGuest:
         self._on_map = on_map
         self._packages: dict[int, PackageImporter] = {}
         self._objects: dict[int, object] = {}
-        self._operations: dict[str, Callable[..., object]] = {
+        self._operations: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "load_pickle": self._load_pickle,
             "pickle": self._pickle,
@@ -208,8 +203,9 @@ class SessionGuest:
             op, into, fields = form
             outcome = self._operations[op](fds, **fields)
             reply_fds: list[int] = []
-            if isinstance(outcome, Pickled):
-                reply_fds, outcome = [outcome.arena_fd], outcome.data
+            if op == "pickle":
+                outcome, arena_fd = outcome
+                reply_fds = [arena_fd]
             if into is not None:
                 self._objects[into] = outcome
                 outcome = None
@@ -244,7 +240,9 @@ class SessionGuest:
             raise NotFound(f"the package holds no {resource!r} in {module!r}")
         return _ready(importer.load_pickle(module, resource))
 
-    def _pickle(self, _fds: Fds, target: object, packages: Sequence[int]) -> Pickled:
+    def _pickle(
+        self, _fds: Fds, target: object, packages: Sequence[int]
+    ) -> tuple[bytes, int]:
         return pickle_movable(target, self._packages_of(packages))
 
     def _unpickle(self, fds: Fds, data: bytes, packages: Sequence[int]) -> object:

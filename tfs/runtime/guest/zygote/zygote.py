@@ -28,7 +28,6 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Never
 
 import torch
@@ -52,22 +51,9 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The process that is the parent of all forks. Immutable.
-
-    Attributes:
-        pid: Its process id.
-        life_fd: The end of a pipe whose other end only the host has.
-
-    """
-
-    pid: int
-    life_fd: int
-
-
 def become_worker(
-    host: Host,
+    host_pid: int,
+    life_fd: int,
     options: WorkerOptions,
     fds: list[int],
     known: KnownFunctions,
@@ -78,11 +64,11 @@ def become_worker(
     gives up what is not for it before it runs anything of a model.
     """
     name_process("tfs-worker")
-    close_all_but({0, 1, 2, host.life_fd, *fds})
+    close_all_but({0, 1, 2, life_fd, *fds})
     os.setpgid(0, 0)
-    end_group_with_pipe(host.life_fd)
+    end_group_with_pipe(life_fd)
     drop_privileges(options)
-    die_after_parent(host.pid)
+    die_after_parent(host_pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
     # those that load give theirs up to whoever does, also outside this server.
     answer_soon()
@@ -137,7 +123,8 @@ class Zygote:
     """Forks workers on request. Single-threaded.
 
     Args:
-        host: The host process, whose children they become.
+        host_pid: The host process, whose children they become.
+        life_fd: The end of a pipe whose other end only the host has.
         channel: Brings requests and takes answers.
         known: The functions that models can replace. Recorded before a fork, they cost
             the fork neither time nor memory.
@@ -145,9 +132,13 @@ class Zygote:
     """
 
     def __init__(
-        self, host: Host, channel: socket.socket, known: KnownFunctions
+        self,
+        host_pid: int,
+        life_fd: int,
+        channel: socket.socket,
+        known: KnownFunctions,
     ) -> None:
-        self._host = host
+        self._host_pid, self._life_fd = host_pid, life_fd
         self._known = known
         self._channel = channel
         self._imported = set[str]()  # the platforms whose imports are done
@@ -197,7 +188,7 @@ class Zygote:
 
     def _become_asked(self, request: Mapping[str, Any], fds: list[int]) -> None:
         options = WorkerOptions(**request["options"])
-        become_worker(self._host, options, fds, self._known)
+        become_worker(self._host_pid, self._life_fd, options, fds, self._known)
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
@@ -225,7 +216,7 @@ def num_threads() -> int:
 def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     """Runs the zygote on an inherited channel, in a program that dies with its host."""
     known = prepare(channel_fd, life_fd)
-    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd), known).run()
+    Zygote(host_pid, life_fd, socket.socket(fileno=channel_fd), known).run()
 
 
 def prepare(channel_fd: int, life_fd: int) -> KnownFunctions:
