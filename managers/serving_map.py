@@ -32,21 +32,19 @@ class _Stream:
     """One servable's requestable versions; never empty, never changed."""
 
     latest: Handle
-    earliest: Handle
     by_version: Mapping[int, Handle]
 
 
 def _stream(by_version: Mapping[int, Handle]) -> _Stream:
-    return _Stream(by_version[max(by_version)], by_version[min(by_version)], by_version)
+    return _Stream(by_version[max(by_version)], by_version)
 
 
 def _with(before: _Stream | None, handle: Handle) -> _Stream:
     if before is None:
-        return _Stream(handle, handle, {handle.id.version: handle})
+        return _Stream(handle, {handle.id.version: handle})
     version = handle.id.version
     return _Stream(
         handle if version >= before.latest.id.version else before.latest,
-        handle if version <= before.earliest.id.version else before.earliest,
         {**before.by_version, version: handle},
     )
 
@@ -106,15 +104,13 @@ class ServingMap:
             NotFound: No version of it is available; nothing is pinned.
 
         """
-        while True:
-            try:
-                handle = self._streams[name].earliest
-            except KeyError:
-                raise _not_found(ServableRequest.earliest(name)) from None
+        while stream := self._streams.get(name):
+            handle = stream.by_version[min(stream.by_version)]
             handle.pin(None)
             if handle.live:
                 return handle
             handle.release()
+        raise _not_found(ServableRequest.earliest(name))
 
     def acquire_request(self, request: ServableRequest) -> Handle:
         """Pins what ``request`` describes.

@@ -61,7 +61,6 @@ class ModelRepository:
         models: The models found last; None before the first successful look.
         problem: Why the last look failed or was not accepted, or what it left out;
             empty if there is nothing to report.
-        is_blind: Whether the last look could not read everything.
 
     """
 
@@ -70,7 +69,6 @@ class ModelRepository:
     unload_when_empty: bool = False
     models: tuple[ServableToMonitor, ...] | None = None
     problem: str = ""
-    is_blind: bool = False
     _kept: frozenset[str] = field(default_factory=frozenset)
 
     def look(self, file_system: FileSystem) -> bool:
@@ -159,7 +157,7 @@ class ModelRepository:
         return changed
 
     def _take(self, look: RepositoryLook) -> bool:
-        models, self.is_blind = look.models, look.is_blind
+        models = look.models
         if models is None:
             self.problem = look.problem
             return False

@@ -75,18 +75,6 @@ class MemoryReleaser:
         self._next_s: float | None = None
         self._is_owed = False
 
-    def note_unload(self) -> float | None:
-        """Releases now if it is time; if not, returns when to call ``release_owed``."""
-        with self._lock:
-            now_s = self._clock.now()
-            if self._next_s is not None and now_s < self._next_s:
-                self._is_owed = True
-                return self._next_s
-            self._next_s = now_s + self._interval_s
-            self._is_owed = False
-        self._release_safely()
-        return None
-
     def owe(self) -> None:
         """Asks for a call of ``release_owed`` in time; releases nothing by itself."""
         with self._lock:
@@ -101,16 +89,13 @@ class MemoryReleaser:
             return self._next_s if self._is_owed else None
 
     def release_owed(self) -> None:
-        """Releases what ``note_unload`` put off, if its time has come. Blocks."""
+        """Releases what is owed, if its time has come. Blocks."""
         with self._lock:
             now_s = self._clock.now()
             if not self._is_owed or (self._next_s is not None and now_s < self._next_s):
                 return
             self._is_owed = False
             self._next_s = now_s + self._interval_s
-        self._release_safely()
-
-    def _release_safely(self) -> None:
         try:
             self._release()
         except Exception:  # the version's end is reported in any case

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.resources import (
@@ -149,15 +150,8 @@ class ResourceTracker:
             moved = ResourceAllocation()
             for resource, quantity in allocation.items():
                 if resource.kind == PEAK_RAM_BYTES:
-                    moved += ResourceAllocation(
-                        {
-                            Resource(
-                                resource.device, RAM_BYTES, resource.instance
-                            ): quantity
-                        }
-                    )
-                else:
-                    moved += ResourceAllocation({resource: quantity})
+                    resource = replace(resource, kind=RAM_BYTES)
+                moved += ResourceAllocation({resource: quantity})
             allocation = moved
         return self._devices.normalize(allocation)
 

@@ -519,7 +519,8 @@ class VersionExecutor:
             version.handle.drop()
         unload(version)
         if self._releaser is not None:
-            self._releaser.note_unload()
+            self._releaser.owe()
+            self._releaser.release_owed()
         yield_to_requests()
         self.admission.release(version)
         self.admission.end(version)

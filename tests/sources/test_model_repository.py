@@ -122,14 +122,14 @@ def test_an_unreadable_model_directory_is_left_out(files: FakeFileSystem) -> Non
     repository = ModelRepository("/models")
     assert repository.look(files)
     assert names(repository) == ["a"]
-    assert repository.is_blind
+    assert repository.examine(files).is_blind
     assert repository.problem == (
         "model repository /models: cannot read b: Permission denied; the others are served"
     )
     files.break_path("/models/b", None)
     assert repository.look(files)
     assert names(repository) == ["a", "b"]
-    assert not repository.is_blind
+    assert not repository.examine(files).is_blind
     assert repository.problem == ""
 
 

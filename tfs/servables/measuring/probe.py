@@ -11,7 +11,6 @@ calls. A model that fails while it is probed is still served.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -145,7 +144,7 @@ class _Probe:
 
     def run(self, base: ModelProfile) -> ProbeResult:
         pids = [os.getpid(), self._subject.pid]
-        before = sample_cpu(pids)
+        before = foreign_cpu_s(pids)
         self._show_row_independence()
         self._measure_largest()
         scaling = self._measure_scaling()
@@ -154,7 +153,7 @@ class _Probe:
         if self._is_seeded:
             self._subject.seed(None)
         elapsed_s = self._clock.now() - self._begun_s
-        share = foreign_share(before, sample_cpu(pids), elapsed_s)
+        share = foreign_share(before, foreign_cpu_s(pids), elapsed_s)
         is_quiet = share <= _MAX_FOREIGN_SHARE
         if not is_quiet:
             # Its slow calls show how busy the host was, and not the model.
@@ -370,51 +369,29 @@ class _Probe:
         log.info("event=probe_failed signature=%s error=%s", name, error)
 
 
-@dataclass(frozen=True, slots=True)
-class _CpuSample:
-    """The processor time used up to one moment. Immutable.
+def foreign_cpu_s(pids: Sequence[int]) -> float | None:
+    """Returns the processor seconds of all processes but some; None if not known.
 
-    Attributes:
-        all_s: Processor seconds of the whole machine, stolen time included; None where
-            unknown.
-        own_s: Processor seconds of the processes that measure.
-
+    Time that a hypervisor took counts. It is counted in ticks of some 10 ms, so a short
+    interval says little.
     """
-
-    all_s: float | None
-    own_s: float
-
-
-def sample_cpu(pids: Sequence[int]) -> _CpuSample:
-    """Returns the processor time used so far by all, and by ``pids``."""
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    return _CpuSample(_all_s(tick_s), sum(_process_s(pid, tick_s) for pid in set(pids)))
-
-
-def foreign_share(before: _CpuSample, after: _CpuSample, elapsed_s: float) -> float:
-    """Returns the share of all processors that others used between two samples.
-
-    It is 0 if the system does not tell. Time is counted in ticks of some 10 ms, so a
-    short interval says little.
-    """
-    if before.all_s is None or after.all_s is None or elapsed_s <= 0:
-        return 0.0
-    foreign_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
-    return max(0.0, foreign_s) / (elapsed_s * (os.cpu_count() or 1))
-
-
-def _all_s(tick_s: float) -> float | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    try:
         with open("/proc/stat", encoding="ascii") as file:
-            fields = [int(field) for field in file.readline().split()[1:9]]
-        user, nice, system, _idle, _wait, irq, soft_irq, steal = fields
-        return (user + nice + system + irq + soft_irq + steal) * tick_s
-    return None
+            user, nice, system, _idle, _wait, *stolen = map(
+                int, file.readline().split()[1:9]
+            )
+        ticks = user + nice + system + sum(stolen)
+        for pid in set(pids):
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            ticks -= int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _process_s(pid: int, tick_s: float) -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * tick_s
-    return 0.0
+def foreign_share(before: float | None, after: float | None, elapsed_s: float) -> float:
+    """Returns the share of all processors that others used; 0 if it is not known."""
+    if before is None or after is None or elapsed_s <= 0:
+        return 0.0
+    return max(0.0, after - before) / (elapsed_s * (os.cpu_count() or 1))
