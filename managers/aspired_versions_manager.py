@@ -22,18 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from managers.loading.freed_memory import MemoryReleaser, release_to_system
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import MemoryReleaser, ResourceTracker, release_to_system
 from managers.loading.version_executor import PATIENCE_S, VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from managers.steps.action_queue import ActionOrder, ActionQueue
-from managers.steps.driver import Driver
-from managers.steps.inbox import Aspired, Inbox, reconcile
+from managers.steps.inbox import Aspired, Driver, Inbox, reconcile
 from managers.steps.planner import Planner, unload_everything
 from managers.steps.retrier import Retrier
 from managers.transition_policy import (
     Action,
     ActionKind,
+    ActionOrder,
+    ActionQueue,
     TransitionPolicy,
     availability_preserving,
 )

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from managers.loading.freed_memory import MemoryReleaser
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from managers.steps.driver import Driver
+from managers.steps.inbox import Driver
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData
 from managers.versions.version_table import VersionTable

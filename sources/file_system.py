@@ -36,8 +36,7 @@ from sources.servable_to_monitor import (
     StoragePath,
     by_name,
 )
-from sources.storage.file_system import FileSystem
-from sources.storage.storage_threads import PATIENCE_S, StorageThreads
+from sources.storage.file_system import PATIENCE_S, FileSystem, StorageThreads
 from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound

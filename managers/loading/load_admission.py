@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from managers.versions.harness_state import HarnessState
 from managers.versions.version import Version
 from tfs.core.errors import ResourceExhausted, ServingError

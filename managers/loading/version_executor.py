@@ -27,9 +27,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from managers.loading.freed_memory import MemoryReleaser
 from managers.loading.load_admission import LoadAdmission
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.serving_map import ServingMap, retire
 from managers.versions.harness_state import HarnessState
 from managers.versions.load_attempts import (

@@ -1,10 +1,11 @@
-"""What a source has to know of the storage of versions, and the directories of this machine."""
+"""What reads the storage of versions: directories, and threads for places that may not answer."""
 
 from __future__ import annotations
 
 import functools
 import os
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sources.storage.version_contents import Contents, VersionInventory, is_directory
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.executor import Call, ThreadExecutor
 
 
 class FileSystem(Protocol):
@@ -212,3 +215,60 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
             mounts.append((point, right.split(" ", 1)[0]))
     mounts.reverse()  # of several mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
+
+
+PATIENCE_S: Final = 2.0
+"""How long a call may take before others stop waiting for it."""
+_NUM_THREADS: Final = 4  # at the same time for one place, besides those of late calls
+
+
+class StorageThreads:
+    """Runs calls of different places beside each other. Thread-safe, never blocks.
+
+    Whoever submits also calls ``relieve``, at the times that it returns.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
+        # Guards the fields below; leaf, but for those of the executors.
+        self._lock = threading.Lock()
+        self._executors: dict[str, ThreadExecutor] = {}
+        self._is_closed = False
+
+    def submit(
+        self, place: str, fn: Callable[[], object], patience_s: float = PATIENCE_S
+    ) -> Call:
+        """Runs ``fn`` on a thread of ``place``; what it raises is logged.
+
+        Raises:
+            RuntimeError: They are closed; ``fn`` will not run.
+
+        """
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the storage threads are closed")
+            executor = self._executors.get(place)
+            if executor is None:
+                executor = ThreadExecutor(_NUM_THREADS, "storage", self._clock)
+                self._executors[place] = executor
+        return executor.submit(fn, patience_s)
+
+    def relieve(self) -> float | None:
+        """Notes which calls are late, and lets others run in their place.
+
+        Returns:
+            When, by the clock, another call may be late; None if none can be.
+
+        """
+        with self._lock:
+            executors = list(self._executors.values())
+        times_s = [each.relieve() for each in executors]
+        return min((each for each in times_s if each is not None), default=None)
+
+    def close(self) -> None:
+        """Takes no more calls, and waits for none."""
+        with self._lock:
+            self._is_closed = True
+            executors = list(self._executors.values())
+        for each in executors:
+            each.close(self._clock.now())

@@ -6,8 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from managers.loading.freed_memory import MemoryReleaser
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions

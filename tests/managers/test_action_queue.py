@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.steps.action_queue import ActionQueue
-from managers.transition_policy import Action, ActionKind
+from managers.transition_policy import Action, ActionKind, ActionQueue
 from tfs.core.servable_id import ServableId
 
 LOAD, UNLOAD = ActionKind.LOAD, ActionKind.UNLOAD

@@ -15,8 +15,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.freed_memory import TRIM_INTERVAL_S
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import TRIM_INTERVAL_S, ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions

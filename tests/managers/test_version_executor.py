@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loading.freed_memory import MemoryReleaser
+from managers.loading.memory import MemoryReleaser
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Pools

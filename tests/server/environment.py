@@ -9,7 +9,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.versions.retry import RetryOptions
 from sources.file_system import FileSystemSourceOptions

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sources.decision import Versions, decide
+from sources.aspired_stream import Versions, decide
 from sources.listing import Listing
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific

@@ -12,7 +12,7 @@ import pytest
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
-from sources.storage.storage_threads import StorageThreads
+from sources.storage.file_system import StorageThreads
 from sources.storage.version_contents import Contents
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock

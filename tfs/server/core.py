@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import (
     Action,

@@ -16,13 +16,13 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
 from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_caches
 from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import FileSystemSourceOptions
-from sources.storage.storage_threads import StorageThreads
+from sources.storage.file_system import StorageThreads
 from sources.storage.version_contents import KNOWN_PLATFORMS
 from tfs.core.clock import Clock
 from tfs.core.event_bus import EventAndTime, EventBus

@@ -18,7 +18,7 @@ from tfs.core.dtype import BFLOAT16, FLOAT32, INT64, STRING
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import SignatureProfile
-from tfs.servables.joining.join_key import JoinKeys
+from tfs.servables.joining.tensor_join import JoinKeys
 
 SIGNATURE = Signature(
     Method.PREDICT,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sources.storage.storage_threads import PATIENCE_S, StorageThreads
+from sources.storage.file_system import PATIENCE_S, StorageThreads
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S as WAIT_S
 

@@ -250,7 +250,7 @@ class InlineModel:
             return
         # Modules and importers of a package hold each other: their memory goes when
         # whoever unloads collects, once for all that it unloads together
-        # (managers/loading/freed_memory.py).
+        # (managers/loading/memory.py).
         guest.close()
         if self._source.device != "cpu":
             # A device's is short, and nobody else returns what torch keeps of it: the

@@ -23,9 +23,8 @@ from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import Signature
 from tfs.core.version.model_profile import SignatureProfile, row_limit
 from tfs.servables.joining.batch_runner import BatchRunner, misfit
-from tfs.servables.joining.join_key import JoinKeys
 from tfs.servables.joining.large_request import LargeRequest, PartOutputs, portion_rows
-from tfs.servables.joining.tensor_join import is_shared
+from tfs.servables.joining.tensor_join import JoinKeys, is_shared
 
 _UNMEASURED_ROWS = 32
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from google.protobuf import text_format
 
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import NotFound, ServingError, Unavailable
 from tfs.core.servable_id import ServableId

@@ -24,8 +24,7 @@ from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_con
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.interpreter import StageableModel
-from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.joining.batching_report import QueueReport
+from tfs.servables.joining.batched import BatchedServable, QueueReport
 from tfs.servables.loaded_version import LoadedVersion, processes_of
 from tfs.server.config.waiting import fill_error
 from tfs.server.system.processes import started_s

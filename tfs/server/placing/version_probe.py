@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.memory import ResourceTracker
 from sources.remote.cache import VersionCache
 from sources.remote.storage import AnyFileSystem
 from sources.servable_to_monitor import StoragePath

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from managers.loading.freed_memory import trim_heap
+from managers.loading.memory import trim_heap
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.process_memory import resident_bytes
