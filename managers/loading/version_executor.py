@@ -32,7 +32,6 @@ from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.serving_map import ServingMap, retire
 from managers.versions.harness_state import HarnessState
 from managers.versions.load_attempts import (
-    Progress,
     abandon_load,
     estimate_again,
     estimate_ahead,
@@ -68,27 +67,6 @@ one that does goes on."""
 # caller may keep the bound method.
 _FIRST_RECHECK_S: Final = 0.001
 _LAST_RECHECK_S: Final = 0.25
-
-
-class _QuiescingVersion:
-    """A retired version that was still pinned when last looked at."""
-
-    __slots__ = ("_recheck_s", "recheck_at_s", "version")
-
-    def __init__(self, version: Version, now_s: float) -> None:
-        self.version = version
-        self._recheck_s = _FIRST_RECHECK_S
-        self.recheck_at_s = now_s + self._recheck_s
-
-    def is_drained(self, now_s: float) -> bool:
-        """Returns whether nothing pins it any more; if not, looks again later."""
-        handle = self.version.handle
-        if handle is None or not handle.num_pins:
-            return True
-        if now_s >= self.recheck_at_s:
-            self._recheck_s = min(2 * self._recheck_s, _LAST_RECHECK_S)
-            self.recheck_at_s = now_s + self._recheck_s
-        return False
 
 
 class VersionExecutor:
@@ -140,7 +118,9 @@ class VersionExecutor:
         # leaf.
         self._lock = threading.Lock()
         self._paused: dict[Version, None] = {}
-        self._quiescing: list[_QuiescingVersion] = []
+        # Retired versions that were pinned when last looked at: when to look at them
+        # again, and after how long then.
+        self._quiescing: dict[Version, tuple[float, float]] = {}
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
@@ -296,7 +276,7 @@ class VersionExecutor:
         # Computed last, because inline executors have moved versions on by then.
         with self._lock:
             waits_s = [each.retry_at_s for each in self._paused]
-            waits_s += [each.recheck_at_s for each in self._quiescing]
+            waits_s += [recheck_at_s for recheck_at_s, _ in self._quiescing.values()]
         times_s = (
             *waits_s,
             self._load_pool.relieve(),
@@ -320,14 +300,15 @@ class VersionExecutor:
 
     def _take_drained(self, now_s: float) -> list[Version]:
         """Takes out the versions that are no longer pinned."""
-        drained, pinned = list[Version](), list[_QuiescingVersion]()
+        drained = []
         with self._lock:
-            for each in self._quiescing:
-                if each.is_drained(now_s):
-                    drained.append(each.version)
-                else:
-                    pinned.append(each)
-            self._quiescing = pinned
+            for version, (recheck_at_s, pause_s) in list(self._quiescing.items()):
+                if version.handle is None or not version.handle.num_pins:
+                    drained.append(version)
+                    del self._quiescing[version]
+                elif now_s >= recheck_at_s:
+                    pause_s = min(2 * pause_s, _LAST_RECHECK_S)
+                    self._quiescing[version] = now_s + pause_s, pause_s
         return drained
 
     def _release_memory(self, now_s: float) -> float | None:
@@ -407,9 +388,8 @@ class VersionExecutor:
     def _attempt(self, version: Version) -> None:
         """Makes one attempt: estimates, is admitted, and loads."""
         if version.state is HarnessState.LOAD_REQUESTED:
-            if version.estimate is None and not self._is_done(
-                version, estimate_once(version)
-            ):
+            if version.estimate is None and not estimate_once(version):
+                self._pause_or_end(version)
                 return
             if not self.admission.admit(version) or not version.approve_load():
                 if version.is_over:
@@ -419,10 +399,11 @@ class VersionExecutor:
             self._table.publish(version, ManagerState.LOADING)
             if not self._ran_hook(version):
                 return
-        if version.state is HarnessState.LOADING and self._is_done(
-            version, load_once(version)
-        ):
-            self._make_available(version)
+        if version.state is HarnessState.LOADING:
+            if load_once(version):
+                self._make_available(version)
+            else:
+                self._pause_or_end(version)
 
     def _ran_hook(self, version: Version) -> bool:
         if self._pre_load_hook is None:
@@ -437,16 +418,15 @@ class VersionExecutor:
             return False
         return True
 
-    def _is_done(self, version: Version, progress: Progress) -> bool:
-        """Whether an attempt is DONE; lets the load pause, or ends it, otherwise."""
-        if progress is Progress.FAILED:
+    def _pause_or_end(self, version: Version) -> None:
+        """Lets a load pause whose attempt failed, or ends it."""
+        if version.is_over:
             self.end_load(version)
-        elif progress is Progress.AGAIN:
-            with self._lock:
-                if version.retry_at_s is not None:  # it was not cancelled meanwhile
-                    self._paused[version] = None
-            self._on_change(version.id.name)
-        return progress is Progress.DONE
+            return
+        with self._lock:
+            if version.retry_at_s is not None:  # it was not cancelled meanwhile
+                self._paused[version] = None
+        self._on_change(version.id.name)
 
     def _make_available(self, version: Version) -> None:
         try:
@@ -497,7 +477,10 @@ class VersionExecutor:
             handle.num_pins,
         )
         with self._lock:
-            self._quiescing.append(_QuiescingVersion(version, self._clock.now()))
+            self._quiescing[version] = (
+                self._clock.now() + _FIRST_RECHECK_S,
+                _FIRST_RECHECK_S,
+            )
         self._on_change(name)
 
     def _destroy(self, version: Version) -> None:

@@ -11,7 +11,6 @@ step.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 
@@ -30,31 +29,22 @@ from tfs.core.resources import ResourceAllocation
 log = logging.getLogger(__name__)
 
 
-class Progress(enum.Enum):
-    """How an attempt ended."""
+def estimate_once(version: Version) -> bool:
+    """Asks the loader what the version takes; returns whether it answered.
 
-    DONE = "done"
-    AGAIN = "again"
-    FAILED = "failed"
-
-
-def estimate_once(version: Version) -> Progress:
-    """Asks the loader what the version takes; after DONE, ``estimate`` is set.
-
-    FAILED leaves the version in ERROR.
+    Otherwise ``retry_at_s`` is set, or the version is in ERROR.
     """
 
     def ask(loader: Loader[object]) -> None:
         version.estimate = _estimate(loader)
 
-    progress = _attempt(
-        version,
-        ask,
-        f"Error while attempting to reserve resources to load servable {version.id}: ",
+    what = (
+        f"Error while attempting to reserve resources to load servable {version.id}: "
     )
-    if progress is Progress.DONE:
-        version.num_failures = 0
-    return progress
+    if not _attempt(version, ask, what):
+        return False
+    version.num_failures = 0
+    return True
 
 
 def estimate_ahead(version: Version) -> None:
@@ -95,29 +85,28 @@ def estimate_again(version: Version) -> ResourceAllocation:
     return version.estimate
 
 
-def load_once(version: Version) -> Progress:
-    """Runs one attempt to load, from LOADING.
+def load_once(version: Version) -> bool:
+    """Runs one attempt to load, from LOADING; returns whether the servable is loaded.
 
-    DONE leaves the version in LOADING with the servable loaded; the manager
-    publishes it and then moves to READY. AGAIN sets ``retry_at_s``. FAILED leaves
-    it in ERROR with nothing loaded. A load that succeeded although it was
-    cancelled has been unloaded again, and ends in ERROR with CANCELLED.
+    Then the version is still in LOADING; the manager publishes it and moves to READY.
+    Otherwise ``retry_at_s`` is set, or the version is in ERROR with nothing loaded. A
+    load that succeeded although it was cancelled has been unloaded again, and ends in
+    ERROR with CANCELLED.
     """
     with version.lock:
         if version.is_cancelled:
             version.fail_locked(version.cancelled_error())
-            return Progress.FAILED
+            return False
     begun_s = version.clock.now()
-    progress = _attempt(version, lambda loader: loader.load(version.id), "")
-    if progress is not Progress.DONE:
-        return progress
+    if not _attempt(version, lambda loader: loader.load(version.id), ""):
+        return False
     version.load_s = version.clock.now() - begun_s
     with version.lock:
         if not version.is_cancelled:
             version.is_loaded = True
-            return Progress.DONE
+            return True
     abandon_load(version, version.cancelled_error())
-    return Progress.FAILED
+    return False
 
 
 def abandon_load(version: Version, error: ServingError) -> None:
@@ -149,7 +138,7 @@ def unload(version: Version) -> None:
 
 def _attempt(
     version: Version, attempt: Callable[[Loader[object]], None], prefix: str
-) -> Progress:
+) -> bool:
     with version.lock:
         version.retry_at_s = None
         loader = version.loader
@@ -158,13 +147,13 @@ def _attempt(
         attempt(loader)
     except (Exception, SystemExit) as error:
         # A model that calls sys.exit() while it is imported is a broken model.
-        return _note_failure(
-            version, serving_error(error, f"cannot load {version.id.slashed}"), prefix
-        )
-    return Progress.DONE
+        failure = serving_error(error, f"cannot load {version.id.slashed}")
+        _note_failure(version, failure, prefix)
+        return False
+    return True
 
 
-def _note_failure(version: Version, error: ServingError, prefix: str) -> Progress:
+def _note_failure(version: Version, error: ServingError, prefix: str) -> None:
     is_retry, is_unexpected = version.num_failures > 0, isinstance(error, Internal)
     version.num_failures += 1
     pause_s = version.retry.pause_s(version.num_failures, error)
@@ -184,13 +173,12 @@ def _note_failure(version: Version, error: ServingError, prefix: str) -> Progres
         error = BY_CODE[error.code](prefix + error.message)
     with version.lock:
         if version.state not in (HarnessState.LOAD_REQUESTED, HarnessState.LOADING):
-            return Progress.FAILED  # it was cancelled during the estimate
+            return  # it was cancelled during the estimate
         if pause_s is None or version.is_cancelled:
             version.fail_locked(error)
-            return Progress.FAILED
+            return
         version.error = error  # a cancellation during the pause reports it
         version.retry_at_s = version.clock.now() + pause_s
-        return Progress.AGAIN
 
 
 def _estimate(loader: Loader[object]) -> ResourceAllocation:

@@ -9,7 +9,6 @@ import pytest
 
 from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
 from managers.versions.load_attempts import (
-    Progress,
     estimate_once,
     load_once,
     unload,
@@ -134,7 +133,7 @@ def test_load_gives_the_loader_its_id() -> None:
     """Load: the attempt passes the id on and leaves a servable."""
     loader = FakeLoader(ID)
     version = loading(loader)
-    assert load_once(version) is Progress.DONE
+    assert load_once(version)
     assert version.servable is loader.servable
     assert version.state is S.LOADING  # READY is the manager's to declare
     version.transition(S.READY)
@@ -178,7 +177,8 @@ def test_permanent_error_fails_at_the_first_attempt() -> None:
     """LoadError, UnloadDueToNonRetriableError: what cannot pass is not retried."""
     loader = FakeLoader(ID, errors=[InvalidArgument("corrupt")])
     version = loading(loader)
-    assert load_once(version) is Progress.FAILED
+    assert not load_once(version)
+    assert version.state is S.ERROR
     assert version.state is S.ERROR
     assert version.error is not None
     assert version.error.code is Code.INVALID_ARGUMENT
@@ -189,7 +189,7 @@ def test_permanent_error_fails_at_the_first_attempt() -> None:
 def test_foreign_exception_becomes_internal(fault: BaseException) -> None:
     """Whatever model code raises, sys.exit() too, is an INTERNAL of its version."""
     version = loading(FakeLoader(ID, errors=[fault] * 4))
-    while load_once(version) is Progress.AGAIN:
+    while not load_once(version) and not version.is_over:
         pass
     assert version.error is not None
     assert version.error.code is Code.INTERNAL
@@ -218,7 +218,7 @@ def test_retries_back_off_up_to_the_cap_and_then_succeed() -> None:
     loader = FakeLoader(ID, errors=[Unavailable("not yet")] * 3)
     version = loading(loader, clock)
     pauses_s = []
-    while load_once(version) is Progress.AGAIN:
+    while not load_once(version) and not version.is_over:
         assert version.retry_at_s is not None
         pauses_s.append(version.retry_at_s - clock.now())
     assert pauses_s == [1.0, 2.0, 3.0]
@@ -231,7 +231,7 @@ def test_retries_end_after_their_number() -> None:
     """RetryOnLoadErrorFinallyFails: exactly 1 + max_num_retries attempts are made."""
     loader = FakeLoader(ID, errors=[Unavailable("never")] * 10)
     version = loading(loader)
-    while load_once(version) is Progress.AGAIN:
+    while not load_once(version) and not version.is_over:
         pass
     assert loader.num_loads == 1 + RETRIES.max_num_retries
     assert version.error == Unavailable("never") or version.error is not None
@@ -240,7 +240,8 @@ def test_retries_end_after_their_number() -> None:
 def test_cancel_between_attempts_ends_the_load_at_once() -> None:
     """A pause before a retry is over the moment the version is given up."""
     version = loading(FakeLoader(ID, errors=[Unavailable("not yet")]))
-    assert load_once(version) is Progress.AGAIN
+    assert not load_once(version)
+    assert version.retry_at_s is not None
     assert version.cancel() is True
     assert version.state is S.ERROR
     assert version.error is not None
@@ -254,7 +255,8 @@ def test_cancel_during_a_failing_attempt_stops_the_retries() -> None:
         ID, errors=[Unavailable("not yet")] * 9, on_load=lambda: version.cancel()
     )
     version = loading(loader)
-    assert load_once(version) is Progress.FAILED
+    assert not load_once(version)
+    assert version.state is S.ERROR
     assert version.error is not None
     assert version.error.code is Code.UNAVAILABLE
     assert loader.num_loads == 1
@@ -265,7 +267,8 @@ def test_cancel_during_an_attempt_that_succeeds_unloads_it() -> None:
     version: Version
     loader = FakeLoader(ID, on_load=lambda: version.cancel())
     version = loading(loader)
-    assert load_once(version) is Progress.FAILED
+    assert not load_once(version)
+    assert version.state is S.ERROR
     assert loader.num_unloads == 1
     assert version.state is S.ERROR
     assert version.error is not None
@@ -278,7 +281,8 @@ def test_cancel_before_the_attempt_never_calls_the_loader() -> None:
     loader = FakeLoader(ID)
     version = loading(loader)
     assert version.cancel() is False
-    assert load_once(version) is Progress.FAILED
+    assert not load_once(version)
+    assert version.state is S.ERROR
     assert loader.num_loads == 0
     assert isinstance(version.error, Cancelled)
 
@@ -298,13 +302,15 @@ def test_estimate_is_retried_with_its_own_message() -> None:
     loader = FakeLoader(ID, ram_bytes=5, estimate_errors=[Unavailable("busy")])
     version = make(loader)
     version.request_load()
-    assert estimate_once(version) is Progress.AGAIN
-    assert estimate_once(version) is Progress.DONE
+    assert not estimate_once(version)
+    assert version.retry_at_s is not None
+    assert estimate_once(version)
     assert version.estimate is not None
     loader = FakeLoader(ID, estimate_errors=[InvalidArgument("bad archive")])
     version = make(loader)
     version.request_load()
-    assert estimate_once(version) is Progress.FAILED
+    assert not estimate_once(version)
+    assert version.state is S.ERROR
     assert version.error is not None
     assert version.error.message == (
         "Error while attempting to reserve resources to load servable "
@@ -376,6 +382,7 @@ def test_an_error_that_is_kept_keeps_nothing_that_the_attempt_made(
     version.request_load()
     version.approve_load()
     version.transition(HarnessState.LOADING)
-    assert load_once(version) is Progress.FAILED
+    assert not load_once(version)
+    assert version.state is S.ERROR
     assert "cannot read the weights" in str(version.error)
     assert made[0]() is None
