@@ -497,7 +497,8 @@ class AspiredVersionsManager:
         reason = "; ".join(filter(None, parts))
         executor = self._executor
         begin = executor.load if action.kind is ActionKind.LOAD else executor.unload
-        begin(action.id, generation=version.generation, reason=reason)
+        with contextlib.suppress(FailedPrecondition):  # it has moved on by itself
+            begin(action.id, generation=version.generation, reason=reason)
         name = action.id.name
         if self._inbox.has_changed(name):
             # The rest of the plan may be out of date: the servable is planned anew.

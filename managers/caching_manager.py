@@ -7,8 +7,10 @@ clock while there is nothing to do. (TensorFlow Serving: core/caching_manager.h.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from managers.loading.memory import MemoryReleaser, ResourceTracker
@@ -16,7 +18,7 @@ from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
 from managers.steps.inbox import Driver
 from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData
+from managers.versions.version import LoaderData, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
@@ -108,6 +110,31 @@ in vain.
 """
 
 
+@dataclass(slots=True)
+class _Load:
+    """A load that requesters wait for.
+
+    Attributes:
+        has_begun: Whether the attributes below are final.
+        version: What is loaded; None if somebody else has loaded it.
+        error: Why it cannot even begin.
+
+    """
+
+    has_begun: bool = False
+    version: Version | None = None
+    error: ServingError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        version = self.version
+        return self.has_begun and (version is None or version.is_settled)
+
+    @property
+    def outcome(self) -> ServingError | None:
+        return self.version.error if self.version is not None else self.error
+
+
 class CachingManager:
     """Gives out pins, loading what is not loaded. Thread-safe; ``acquire`` blocks.
 
@@ -156,7 +183,7 @@ class CachingManager:
         self._driver = Driver(self._executor.collect, self._clock, "caching")
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
-        self._loading: dict[ServableId, list[ServingError | None]] = {}
+        self._loading: dict[ServableId, _Load] = {}
         self._is_closed = False
 
     @property
@@ -172,7 +199,7 @@ class CachingManager:
     def num_loading(self) -> int:
         """How many versions requesters wait for."""
         with self._lock:
-            return len(self._loading)
+            return sum(not load.is_over for load in self._loading.values())
 
     def acquire(
         self, request: ServableRequest, deadline_s: float | None = None
@@ -222,7 +249,8 @@ class CachingManager:
             self._executor.cancel_load(servable_id)
         is_loads_over = self._load_executor.close(deadline_s)
         for servable_id in self.list_available_ids():
-            self._executor.unload(servable_id, reason="the manager is closed")
+            with contextlib.suppress(NotFound, FailedPrecondition):  # it goes already
+                self._executor.unload(servable_id, reason="the manager is closed")
         is_empty = self._driver.step_until(
             lambda: not self._executor.admission.num_executing, deadline_s
         )
@@ -234,13 +262,13 @@ class CachingManager:
                 raise NotFound(
                     f"{servable_id} is not loaded, and the manager is closed"
                 )
-            outcome = self._loading.get(servable_id)
-            is_first = outcome is None
-            if outcome is None:
-                outcome = self._loading[servable_id] = []
+            load = self._loading.get(servable_id)
+            is_first = load is None or load.is_over
+            if load is None or load.is_over:
+                load = self._loading[servable_id] = _Load()
         if is_first:
-            self._begin(servable_id, outcome)
-        if not self._driver.step_until(lambda: bool(outcome), deadline_s):
+            self._begin(servable_id, load)
+        if not self._driver.step_until(lambda: load.is_over, deadline_s):
             status = self._executor.load_status(servable_id)
             error = None if status is None else status.error
             failed = (
@@ -249,32 +277,25 @@ class CachingManager:
             raise DeadlineExceeded(
                 f"{servable_id} is still loading; try again later{failed}"
             )
-        if outcome[0] is not None:
-            raise outcome[0]
+        with self._lock:
+            if self._loading.get(servable_id) is load:
+                del self._loading[servable_id]
+        if load.outcome is not None:
+            raise load.outcome
 
-    def _begin(
-        self, servable_id: ServableId, outcome: list[ServingError | None]
-    ) -> None:
-        def done(error: ServingError | None) -> None:
-            with self._lock:
-                outcome.append(error)
-                self._loading.pop(servable_id, None)
-            self._driver.wake()
-
+    def _begin(self, servable_id: ServableId, load: _Load) -> None:
         try:
-            if self._is_loaded(servable_id):
-                done(None)  # another requester's load ended after this one had looked
-                return
-            self._forget_failed(servable_id)
-            data = self._factory.make(servable_id)
-            self._table.manage(data, reason="requested")
+            if not self._is_loaded(servable_id):
+                self._forget_failed(servable_id)
+                data = self._factory.make(servable_id)
+                version = self._table.manage(data, reason="requested")
+                if data.error is None:
+                    self._executor.load(servable_id)
+                load.version = version
         except Exception as error:  # the factory's; waiting requesters must know
-            done(serving_error(error, f"{servable_id}: making its loader"))
-            return
-        if data.error is not None:
-            done(data.error)
-        else:
-            self._executor.load(servable_id, done=done)
+            load.error = serving_error(error, f"{servable_id}: making its loader")
+        load.has_begun = True
+        self._driver.wake()
 
     def _is_loaded(self, servable_id: ServableId) -> bool:
         try:

@@ -39,14 +39,12 @@ from managers.versions.load_attempts import (
     load_once,
     unload,
 )
-from managers.versions.version import Done, LoadStatus, Version
+from managers.versions.version import LoadStatus, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock
 from tfs.core.errors import (
     Cancelled,
-    FailedPrecondition,
     NotFound,
-    ServingError,
     serving_error,
 )
 from tfs.core.executor import Executor
@@ -137,19 +135,18 @@ class VersionExecutor:
         *,
         generation: int | None = None,
         reason: str = "",
-        done: Done | None = None,
     ) -> None:
         """Begins to load a managed version; does not block on a thread pool.
 
-        ``done`` is called with the outcome: None once the version can be requested,
-        NotFound if it is not managed, FailedPrecondition if a load was requested
-        before, or the error that the load ended with.
+        Raises:
+            NotFound: It is not managed.
+            FailedPrecondition: A load was requested before; nothing changed.
+
         """
-        version = self._request(
-            Version.request_load, servable_id, generation, reason, done
-        )
-        if version is not None:
-            self._go_on(version)
+        version = self._find(servable_id, generation)
+        version.request_load()
+        version.reason = reason or version.reason
+        self._go_on(version)
 
     def cancel_load(
         self, servable_id: ServableId, generation: int | None = None
@@ -165,49 +162,29 @@ class VersionExecutor:
         *,
         generation: int | None = None,
         reason: str = "",
-        done: Done | None = None,
     ) -> None:
         """Takes a version out of service and begins to unload it; never blocks.
 
-        The version is destroyed on the unload pool once nothing pins it. ``done`` is
-        called with the outcome: None once it is gone, NotFound if it is not managed,
-        FailedPrecondition if it is not loaded or is being unloaded already, or what its
-        loader raised.
-        """
-        version = self._request(
-            Version.request_unload, servable_id, generation, reason, done
-        )
-        if version is not None:
-            self.admission.begin_unload(version)
-            self._withdraw(version)
+        The version is destroyed on the unload pool once nothing pins it.
 
-    def _request(
-        self,
-        move: Callable[[Version], None],
-        servable_id: ServableId,
-        generation: int | None,
-        reason: str,
-        done: Done | None,
-    ) -> Version | None:
-        """Applies ``move`` to a version; tells ``done`` if it cannot."""
+        Raises:
+            NotFound: It is not managed.
+            FailedPrecondition: It is not loaded, or is being unloaded already; nothing
+                changed.
+
+        """
+        version = self._find(servable_id, generation)
+        version.request_unload()
+        version.reason = reason or version.reason
+        self.admission.begin_unload(version)
+        self._withdraw(version)
+
+    def _find(self, servable_id: ServableId, generation: int | None) -> Version:
         version = self._table.find(servable_id, generation)
-        error: ServingError | None = None
         if version is None:
-            error = NotFound(
+            raise NotFound(
                 f"This servable is not being managed by the manager: {servable_id}"
             )
-        else:
-            try:
-                move(version)
-            except FailedPrecondition as refusal:
-                error = refusal
-        if version is None or error is not None:
-            if done is not None:
-                done(error)
-            return None
-        version.done = done
-        if reason:
-            version.reason = reason
         return version
 
     # -- before a load is asked for ----------------------------------------------------
@@ -383,7 +360,7 @@ class VersionExecutor:
                 version.error,
             )
         self._table.publish(version, ManagerState.END)
-        self._tell(version, version.error)
+        self._on_change(version.id.name)
 
     def _attempt(self, version: Version) -> None:
         """Makes one attempt: estimates, is admitted, and loads."""
@@ -453,10 +430,6 @@ class VersionExecutor:
         log.info(
             "event=loaded servable=%s reason=%r", version.id.slashed, version.reason
         )
-        self._tell(version, None)
-
-    def _tell(self, version: Version, error: ServingError | None) -> None:
-        version.tell(error)
         self._on_change(version.id.name)
 
     # -- unloads -----------------------------------------------------------------------
@@ -510,4 +483,4 @@ class VersionExecutor:
             "event=unloaded servable=%s reason=%r", version.id.slashed, version.reason
         )
         self._table.publish(version, ManagerState.END)
-        self._tell(version, version.error)
+        self._on_change(version.id.name)

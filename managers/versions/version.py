@@ -65,9 +65,6 @@ log = logging.getLogger(__name__)
 
 LoaderData: TypeAlias = ServableData[Loader[object]]
 
-Done: TypeAlias = Callable[[ServingError | None], None]
-"""Takes how a load or unload ended; called once, on any thread, under no lock."""
-
 _S = HarnessState
 
 
@@ -98,7 +95,6 @@ class Version:
         is_late: Whether its load or unload takes so long that others have stopped
             waiting for it. Writer: the table.
         handle: What requests pin; None until it is loaded. Writer: the table.
-        done: Called with how its load or unload ends. Writer: VersionExecutor.
         reserved: The memory reserved for it; None if there is no limit. Writers:
             LoadAdmission, and the part that moves the version on.
         is_executing: Whether its load or unload counts as in progress. Writer:
@@ -151,7 +147,6 @@ class Version:
     is_late: bool = False
     retry_at_s: float | None = None
     handle: Handle | None = None
-    done: Done | None = None
     reserved: ResourceAllocation | None = None
     is_executing: bool = False
     is_refused: bool = False
@@ -201,6 +196,11 @@ class Version:
     def is_serving(self) -> bool:
         """Whether requests can reach it."""
         return self.handle is not None and self.handle.live
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it can be requested, or its end has been published."""
+        return self._state is _S.READY or (self.is_over and self.is_end_told)
 
     @property
     def is_dormant(self) -> bool:
@@ -386,12 +386,6 @@ class Version:
         with self.lock:
             if self.retry_at_s is not None:
                 self.retry_at_s = self.clock.now()
-
-    def tell(self, error: ServingError | None) -> None:
-        """Calls ``done``, once, with how the load or unload ended."""
-        done, self.done = self.done, None
-        if done is not None:
-            done(error)
 
     def cancelled_error(self) -> ServingError:
         """Returns the error of a load that was given up."""

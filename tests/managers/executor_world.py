@@ -10,7 +10,7 @@ from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData
+from managers.versions.version import LoaderData, Version
 from managers.versions.version_table import VersionTable
 from tests.managers.environment import Pools, Surroundings
 from tfs.core.errors import (
@@ -29,25 +29,21 @@ THREADS = Pools(2, 2)
 
 
 class Outcome:
-    """Takes how one load or unload ended, exactly once. Thread-safe."""
+    """How one load or unload ended, or why it did not begin."""
 
-    def __init__(self) -> None:
-        self._outcomes: list[ServingError | None] = []
-        self._ended = threading.Event()
-
-    def __call__(self, error: ServingError | None) -> None:
-        self._outcomes.append(error)
-        self._ended.set()
+    def __init__(self, world: World, ended: Version | ServingError) -> None:
+        self._world = world
+        self._ended = ended
 
     @property
     def is_over(self) -> bool:
-        return self._ended.is_set()
+        return isinstance(self._ended, ServingError) or self._ended.is_settled
 
     @property
     def error(self) -> ServingError | None:
-        assert self._ended.wait(5.0)
-        assert len(self._outcomes) == 1
-        return self._outcomes[0]
+        assert self._world.wait_for(lambda: self.is_over)
+        ended = self._ended
+        return ended if isinstance(ended, ServingError) else ended.error
 
     @property
     def code(self) -> Code:
@@ -86,9 +82,12 @@ class World(Surroundings):
         )
         self.serving_map = self.executor.serving_map
         self._changes: deque[str] = deque()
+        self._told = threading.Condition()
 
     def _note_change(self, name: str) -> None:
         self._changes.append(name)
+        with self._told:
+            self._told.notify_all()
 
     def manage(self, loader: FakeLoader) -> ServableId:
         self.table.manage(data(loader))
@@ -99,14 +98,26 @@ class World(Surroundings):
         return self.begin_load(self.manage(loader))
 
     def begin_load(self, servable_id: ServableId) -> Outcome:
-        outcome = Outcome()
-        self.executor.load(servable_id, done=outcome)
-        return outcome
+        return self._begin(self.executor.load, servable_id)
 
     def begin_unload(self, servable_id: ServableId) -> Outcome:
-        outcome = Outcome()
-        self.executor.unload(servable_id, done=outcome)
-        return outcome
+        return self._begin(self.executor.unload, servable_id)
+
+    def _begin(
+        self, begin: Callable[[ServableId], None], servable_id: ServableId
+    ) -> Outcome:
+        version = self.table.find(servable_id)
+        try:
+            begin(servable_id)
+        except ServingError as refusal:
+            return Outcome(self, refusal)
+        assert version is not None
+        return Outcome(self, version)
+
+    def wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """Waits until something is so, of which a change is told."""
+        with self._told:
+            return self._told.wait_for(is_so, 5.0)
 
     def settle(self) -> float | None:
         """Lets the pools finish and moves on what waited, until nothing does."""
