@@ -67,9 +67,6 @@ class AspiredVersionsManagerOptions:
         transition_policy: The policy of servables without one of their own.
         retry: When failed loads are tried again.
         order: Which actions come first when several are possible.
-        num_initial_load_threads: How many loads may run at once while
-            ``lend_all_threads`` is in force; None is four per core,
-            of as many as a CPU quota leaves.
         pre_load_hook: Called before a version is loaded, on the load pool.
         release_memory: Called after unloads, on the unload pool; None for nothing.
         patience_s: How long a load or an unload may take before others go on without it.
@@ -79,15 +76,11 @@ class AspiredVersionsManagerOptions:
     transition_policy: TransitionPolicy = availability_preserving
     retry: RetryOptions = field(default_factory=RetryOptions)
     order: ActionOrder = unloads_first
-    num_initial_load_threads: int | None = None
     pre_load_hook: Callable[[ServableId], None] | None = None
     release_memory: Callable[[], None] | None = release_to_system
     patience_s: float = PATIENCE_S
 
     def __post_init__(self) -> None:
-        num = self.num_initial_load_threads
-        if num is not None and num < 1:
-            raise ValueError(f"num_initial_load_threads must be positive: {num}")
         if not self.patience_s > 0:
             raise ValueError(f"patience_s must be positive: {self.patience_s}")
 
@@ -301,7 +294,7 @@ class AspiredVersionsManager:
 
     @contextlib.contextmanager
     def lend_all_threads(self) -> Iterator[None]:
-        """Lets many loads run at once, for a server's start.
+        """Lets four loads run at once per processor that is ours, for a server's start.
 
         Afterwards the load pool is as large as before. Without a pool of threads
         nothing changes.
@@ -311,8 +304,7 @@ class AspiredVersionsManager:
             yield
             return
         before = executor.num_threads
-        lent = self._options.num_initial_load_threads or 4 * num_processors()
-        executor.resize(max(before, lent))
+        executor.resize(max(before, 4 * num_processors()))
         self._is_lending = True
         self._driver.wake()
         try:

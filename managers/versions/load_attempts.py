@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 
 from managers.versions.harness_state import HarnessState
+from managers.versions.retry import is_transient
 from managers.versions.version import Version
 from tfs.core.errors import (
     BY_CODE,
@@ -63,7 +64,7 @@ def estimate_ahead(version: Version) -> None:
             "event=estimate_failed servable=%s error=%s", version.id.slashed, error
         )
         found = serving_error(error, f"cannot load {version.id.slashed}")
-        if not version.retry.should_retry(found):
+        if not is_transient(found):
             forget_frames(found)
             version.flaw = found
 

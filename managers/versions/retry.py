@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +19,7 @@ PERMANENT_CODES: Final = frozenset(
 
 
 def is_transient(error: ServingError) -> bool:
-    """Whether trying again may help: the default of :class:`RetryOptions`."""
+    """Whether trying again may help."""
     return error.code not in PERMANENT_CODES
 
 
@@ -41,14 +40,12 @@ class RetryOptions:
             (``--load_retry_interval_micros``).
         max_interval_s: Where the doubling stops; less than ``interval_s`` makes all
             pauses the same.
-        should_retry: Whether an error may go away by itself.
 
     """
 
     max_num_retries: int = 5
     interval_s: float = 1.0
     max_interval_s: float = 60.0
-    should_retry: Callable[[ServingError], bool] = is_transient
 
     def __post_init__(self) -> None:
         if self.max_num_retries < 0:
@@ -70,7 +67,7 @@ class RetryOptions:
 
     def pause_s(self, num_failures: int, error: ServingError) -> float | None:
         """Returns the pause after the ``num_failures``-th failure, None to give up."""
-        if num_failures > self.max_num_retries or not self.should_retry(error):
+        if num_failures > self.max_num_retries or not is_transient(error):
             return None
         # At 2^30 the longest pause has long been reached. The bound keeps floats
         # finite.

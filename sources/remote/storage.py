@@ -57,17 +57,14 @@ class RemoteFileSystem:
     minute, so that replaced credentials are found.
 
     Args:
-        storage_options: Options of the drivers.
         now: The time, in seconds.
 
     """
 
     def __init__(
         self,
-        storage_options: Mapping[str, object] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage_options = dict(storage_options or {})
         self._now = now
         # Guards _logged_out_s; leaf, nothing is called under it.
         self._lock = threading.Lock()
@@ -183,7 +180,7 @@ class RemoteFileSystem:
             ) from error
 
         def find() -> tuple[Any, str]:
-            file_system, inner = fsspec.core.url_to_fs(path, **self._storage_options)
+            file_system, inner = fsspec.core.url_to_fs(path)
             file_system.invalidate_cache()
             return file_system, str(inner)
 

@@ -9,6 +9,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.transition_policy import Action, availability_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment
+from tfs.core.system.control_groups import num_processors
 from tfs.testing.sequencer import Sequencer
 
 
@@ -35,24 +36,22 @@ def test_loads_disturb_nobody_while_nothing_can_be_requested(
 
 def test_lent_threads_come_back() -> None:
     """lend_all_threads enlarges the load pool and then restores it."""
-    options = AspiredVersionsManagerOptions(
-        num_initial_load_threads=9, release_memory=None
-    )
-    env = Environment(POOLS[1], options=options)
+    env = Environment(POOLS[1])
     sequencer = Sequencer()
+    num_lent = 4 * num_processors()
     with env.manager.lend_all_threads():
-        assert env.executors[0].num_threads == 9
-        for index in range(9):
+        assert env.executors[0].num_threads == num_lent
+        for index in range(num_lent):
             name = f"M{index}"
             env.aspire(
                 name, env.loader(name, 1, on_load=lambda: sequencer.reach("load"))
             )
         env.manager.step()
-        sequencer.wait_reached("load", 9)
+        sequencer.wait_reached("load", num_lent)
         sequencer.open("load")
     assert env.executors[0].num_threads == 2
     env.settle()
-    assert len(env.manager.list_available_ids()) == 9
+    assert len(env.manager.list_available_ids()) == num_lent
     assert env.close()
 
 
