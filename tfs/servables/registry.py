@@ -208,9 +208,11 @@ def _unrecognized(path: str) -> ServingError:
     )
 
 
-def built_in_platforms() -> tuple[Platform, ...]:
+def built_in_platforms() -> tuple[
+    TorchPackage | TorchScript | TorchExport | PythonModel | Hashmap, ...
+]:
     """Returns them; none imports torch before a version of it is loaded."""
-    return _platforms()
+    return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
 
 
 def signatures_of(path: str) -> Mapping[str, Signature] | None:
@@ -222,16 +224,10 @@ def signatures_of(path: str) -> Mapping[str, Signature] | None:
         ServingError: It is one, but its signatures cannot be read.
 
     """
-    for platform in _platforms():
+    for platform in built_in_platforms():
         if platform.recognizes(path):
             return platform.describe(path).signatures
     return None
-
-
-def _platforms() -> tuple[
-    TorchPackage | TorchScript | TorchExport | PythonModel | Hashmap, ...
-]:
-    return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
 
 
 def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:

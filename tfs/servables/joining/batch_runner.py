@@ -57,14 +57,14 @@ class BatchRunner:
         fillers: Mapping[str, bytes | None],
         inner_sizes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._name = name
-        self._label = label
+        self.name = name
+        self.label = label
         self._signature = signature
         self._inner = inner
-        self._loop = loop
+        self.loop = loop
         self._fillers = fillers
         self._inner_sizes = inner_sizes
-        self._cuts = {
+        self.cuts = {
             name: spec.length_of
             for name, spec in signature.outputs.items()
             if spec.length_of in fillers
@@ -75,12 +75,12 @@ class BatchRunner:
         tasks = batch.tasks
         form = _common_form(tasks)
         inputs = self.inputs_of(batch, form)
-        end = _BatchEnd(batch, form, self._label, self._loop, self._cuts)
+        end = _BatchEnd(self, batch, form)
         trace = None if TRACING.tracer is None else _trace_of(batch)
         outcome = None
         if trace is None:  # a task carries its trace
             outcome = self._inner.compute_now(
-                self._name, lambda: inputs, batch.padded_rows, 1
+                self.name, lambda: inputs, batch.padded_rows, 1
             )
         if outcome is not None:
             for task in tasks:
@@ -90,7 +90,7 @@ class BatchRunner:
         if len(tasks) == 1:
             first = tasks[0]
             joined = InferenceTask(
-                self._name,
+                self.name,
                 first.signature,
                 inputs,
                 end.on_done,
@@ -103,11 +103,6 @@ class BatchRunner:
             joined = _JoinedTask(self, batch, form, inputs, end)
         joined.trace = trace
         self._inner.submit(joined)
-
-    @property
-    def name(self) -> str:
-        """The signature's key."""
-        return self._name
 
     def inputs_of(self, batch: Batch[InferenceTask], form: TaskForm | None) -> Tensors:
         """Returns the inputs of all tasks of a batch, joined and padded."""
@@ -125,7 +120,7 @@ class BatchRunner:
         self, batch: Batch[InferenceTask], dead: Sequence[InferenceTask]
     ) -> None:
         """Ends tasks that were left out of a batch when it began. On any thread."""
-        self._loop.post(lambda: batch.queue.end_dead(dead))
+        self.loop.post(lambda: batch.queue.end_dead(dead))
 
     def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
         joined: dict[str, TensorView] = {}
@@ -225,41 +220,34 @@ class _JoinedTask(InferenceTask):
 class _BatchEnd:
     """Splits the outcome of one batch among its tasks."""
 
-    __slots__ = ("_batch", "_cuts", "_form", "_label", "_loop")
+    __slots__ = ("_batch", "_form", "_runner")
 
     def __init__(
-        self,
-        batch: Batch[InferenceTask],
-        form: TaskForm | None,
-        label: str,
-        loop: ServingLoop,
-        cuts: Mapping[str, str | None],
+        self, runner: BatchRunner, batch: Batch[InferenceTask], form: TaskForm | None
     ) -> None:
+        self._runner = runner
         self._batch = batch
-        self._cuts = cuts
         self._form = form
-        self._label = label
-        self._loop = loop
 
     def on_done(self, outcome: Outcome) -> None:
         """Runs on any thread; the batch ends on the loop."""
-        if self._loop.is_loop_thread:
+        if self._runner.loop.is_loop_thread:
             self.end(outcome)
         else:
-            self._loop.post(lambda: self.end(outcome))
+            self._runner.loop.post(lambda: self.end(outcome))
 
     def end(self, outcome: Outcome) -> None:
         """Ends the batch. On the loop."""
-        batch = self._batch
+        batch, label = self._batch, self._runner.label
         if isinstance(outcome, ServingError):
             batch.done(self._attributed(outcome))
             return
-        error = misfit(self._label, outcome, batch.padded_rows, _union(batch.tasks))
+        error = misfit(label, outcome, batch.padded_rows, _union(batch.tasks))
         if error is not None:
             batch.done(error)
             return
         tasks = batch.tasks
-        cuts = self._cuts
+        cuts = self._runner.cuts
         if len(tasks) == 1 and batch.padded_rows == batch.num_rows and not cuts:
             batch.done([outcome])
             return
@@ -274,7 +262,7 @@ class _BatchEnd:
             wanted = task.output_filter
             if wanted and not outcome.keys() >= set(wanted):
                 # Others asked for all outputs, whichever these are.
-                parts.append(_missing(self._label, outcome, wanted))
+                parts.append(_missing(label, outcome, wanted))
             else:
                 names = wanted or outcome
                 part = {name: outcome[name].rows(start, stop) for name in names}
