@@ -106,6 +106,10 @@ class AspiredVersionsManager:
         unload_executor: Runs unloads; None runs them within ``step``.
         resource_tracker: What loads reserve from; None lets every load through.
 
+    Attributes:
+        annotate: Adds a note and a measurement to a version's state, now or with the
+            next; see :meth:`.VersionTable.annotate`.
+
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class AspiredVersionsManager:
         self._inbox = Inbox(self._driver.wake)
         release = self._options.release_memory
         self._table = VersionTable(event_bus, self._clock, self._options.retry)
+        # The table's own: no method of ours is put around it.
+        self.annotate = self._table.annotate
         self._executor = VersionExecutor(
             self._table,
             self._load_executor,
@@ -261,25 +267,6 @@ class AspiredVersionsManager:
                 and version.state in (HarnessState.NEW, *COMING_STATES)
             )
             for version in self._table.snapshots(name)
-        )
-
-    def annotate(
-        self,
-        servable_id: ServableId,
-        *,
-        note: str | None = None,
-        resident_bytes: int | None = None,
-        is_loading: bool = False,
-    ) -> None:
-        """Adds a note and a measurement to a version's state, now or with the next.
-
-        Arguments as of :meth:`.VersionTable.annotate`.
-        """
-        self._table.annotate(
-            servable_id,
-            note=note,
-            resident_bytes=resident_bytes,
-            is_loading=is_loading,
         )
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:

@@ -51,7 +51,7 @@ class UnarySourceAdapter(Generic[In, Out]):
         self, callback: AspiredVersionsCallback[Out]
     ) -> None:
         """Connects the outgoing side; calls that waited for it go on."""
-        self._outlet.connect(callback)
+        self._outlet.set_aspired_versions_callback(callback)
 
     def adapt_one(self, data: ServableData[In]) -> ServableData[Out]:
         """Converts one version now, whatever was converted before."""
@@ -226,7 +226,7 @@ class OnDemandVersions:
         self, callback: AspiredVersionsCallback[StoragePath]
     ) -> None:
         """Connects the outgoing side; calls that waited for it go on."""
-        self._outlet.connect(callback)
+        self._outlet.set_aspired_versions_callback(callback)
 
     def set_names(self, names: Collection[str]) -> None:
         """Sets of which servables versions are kept back; the others pass.

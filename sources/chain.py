@@ -34,7 +34,7 @@ class StaticSource(Generic[T]):
         self, callback: AspiredVersionsCallback[T]
     ) -> None:
         """Connects the target and calls it before returning."""
-        self._outlet.connect(callback)
+        self._outlet.set_aspired_versions_callback(callback)
         for aspired in self._aspired:
             self._outlet.emit(aspired)
 

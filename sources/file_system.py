@@ -145,7 +145,7 @@ class FileSystemSource:
         self, callback: AspiredVersionsCallback[StoragePath]
     ) -> None:
         """Connects the target; scanning starts with ``start`` or ``poll_once``."""
-        self._outlet.connect(callback)
+        self._outlet.set_aspired_versions_callback(callback)
         self._agenda.open()
 
     def start(self) -> None:

@@ -21,19 +21,6 @@ NO_ROUTE: Final = None
 Route = Callable[[AspiredVersions[T]], "int | None"]
 
 
-class OutputPort(Generic[T]):
-    """One output of a router: a source of the names routed to it. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.outlet: Outlet[T] = Outlet()
-
-    def set_aspired_versions_callback(
-        self, callback: AspiredVersionsCallback[T]
-    ) -> None:
-        """Connects the port."""
-        self.outlet.connect(callback)
-
-
 class SourceRouter(Generic[T]):
     """Sends each call to the port that ``route`` names. Thread-safe.
 
@@ -46,13 +33,11 @@ class SourceRouter(Generic[T]):
     def __init__(self, num_ports: int, route: Route[T]) -> None:
         if num_ports < 1:
             raise InvalidArgument(f"a router needs at least one port: {num_ports}")
-        self._ports: tuple[OutputPort[T], ...] = tuple(
-            OutputPort() for _ in range(num_ports)
-        )
+        self._ports: tuple[Outlet[T], ...] = tuple(Outlet() for _ in range(num_ports))
         self._route = route
 
     @property
-    def output_ports(self) -> Sequence[OutputPort[T]]:
+    def output_ports(self) -> Sequence[Outlet[T]]:
         """The outputs, in port order; connect every one of them."""
         return self._ports
 
@@ -63,18 +48,18 @@ class SourceRouter(Generic[T]):
     def close(self) -> None:
         """Makes later calls do nothing and ends those that wait."""
         for port in self._ports:
-            port.outlet.close()
+            port.close()
 
     def _take(self, aspired: AspiredVersions[T]) -> None:
         for port in self._ports:
-            if not port.outlet.wait_connected():
+            if not port.wait_connected():
                 return
         index = self._route(aspired)
         if index is NO_ROUTE:
             return
         if not 0 <= index < len(self._ports):
             raise InvalidArgument(f"Port number out of range: {index}")
-        self._ports[index].outlet.emit(aspired)
+        self._ports[index].emit(aspired)
 
 
 class StaticSourceRouter(SourceRouter[T]):

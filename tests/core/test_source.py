@@ -49,9 +49,9 @@ def test_an_outlet_connects_once() -> None:
     """The first callback stays, a second one is a mistake."""
     outlet: Outlet[object] = Outlet()
     told: list[AspiredVersions[object]] = []
-    outlet.connect(told.append)
+    outlet.set_aspired_versions_callback(told.append)
     with pytest.raises(RuntimeError, match="set already"):
-        outlet.connect(lambda _: None)
+        outlet.set_aspired_versions_callback(lambda _: None)
     outlet.emit(aspired())
     assert told == [aspired()]
     assert outlet.is_connected
@@ -64,7 +64,7 @@ def test_emitting_blocks_until_connected() -> None:
     thread.start()
     assert not outlet.is_connected
     told: list[AspiredVersions[object]] = []
-    outlet.connect(told.append)
+    outlet.set_aspired_versions_callback(told.append)
     thread.join(20)
     assert told == [aspired()]
 
@@ -78,7 +78,7 @@ def test_closing_frees_who_waits_and_silences_the_rest() -> None:
     thread.join(20)
     assert not thread.is_alive()
     told: list[AspiredVersions[object]] = []
-    outlet.connect(told.append)
+    outlet.set_aspired_versions_callback(told.append)
     outlet.emit(aspired())
     assert told == []
     assert not outlet.wait_connected()

@@ -95,7 +95,7 @@ def connect(source: Source[T], target: Target[T]) -> None:
 
 
 class Outlet(Generic[T]):
-    """The outgoing side of a source: holds its one callback. Thread-safe.
+    """The outgoing side of a source, and one itself: holds its one callback. Thread-safe.
 
     ``emit`` blocks until connected, so that an adapter or router wired inside out
     loses nothing; ``close`` turns later calls into no-ops and frees blocked ones.
@@ -107,7 +107,9 @@ class Outlet(Generic[T]):
         self._callback: AspiredVersionsCallback[T] | None = None
         self._closed = False
 
-    def connect(self, callback: AspiredVersionsCallback[T]) -> None:
+    def set_aspired_versions_callback(
+        self, callback: AspiredVersionsCallback[T]
+    ) -> None:
         """Sets the callback.
 
         Raises:
