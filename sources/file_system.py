@@ -416,19 +416,15 @@ class FileSystemSource:
     def _watch(self, look: Look, path: str, folders: Sequence[str]) -> bool:
         """Watches a base path and directories in it; returns whether that is so now.
 
-        It is not if it is a URL, if it lies where no events are given, or if it may not
-        answer, because watching a directory means asking for it.
+        It is not if it is a URL, or if it may not answer: there the kernel reports no
+        changes of others, and watching a directory means asking for it.
         """
         self._watched.pop(look.key, None)
         if self._check_s == math.inf or is_remote(path):
             return False
-        if self._storage is not None and self._file_system.place(path):
+        if self._file_system.place(path):
             return False
-        if (
-            self._file_system.gives_events(path)
-            and self._has_watcher()
-            and self._watcher.watch(directory_of(path), folders)
-        ):
+        if self._has_watcher() and self._watcher.watch(directory_of(path), folders):
             self._watched[look.key] = directory_of(path)
         return look.key in self._watched
 

@@ -133,10 +133,6 @@ class RemoteFileSystem:
         scheme, _, rest = path.partition("://")
         return f"{scheme}://{rest.partition('/')[0]}"
 
-    def gives_events(self, path: str) -> bool:
-        """No store tells of changes."""
-        return False
-
     def file_sizes(self, path: str) -> Mapping[str, int]:
         """Returns bytes by relative path, of all files under ``path``."""
         file_system, inner = self._open(path)
@@ -255,10 +251,6 @@ class AnyFileSystem:
     def place(self, path: str) -> str:
         """Returns the store or mount of ``path`` that may stop answering."""
         return self._for(path).place(local_path(path))
-
-    def gives_events(self, path: str) -> bool:
-        """Whether the kernel tells of changes below ``path``."""
-        return self._for(path).gives_events(local_path(path))
 
     def _for(self, path: str) -> FileSystem:
         return self._remote if is_remote(path) else self._local

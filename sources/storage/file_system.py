@@ -45,12 +45,9 @@ class FileSystem(Protocol):
         """Returns the store or network mount with which ``path`` may stop answering.
 
         It never blocks and never raises, even while the place does not answer. It is
-        empty for what always answers; only paths with a place can hang.
+        empty for what always answers, and of which the kernel reports every change; only
+        paths with a place can hang.
         """
-        ...
-
-    def gives_events(self, path: str) -> bool:
-        """Whether the kernel reports every change below ``path``; never raises."""
         ...
 
 
@@ -132,7 +129,7 @@ class LocalFileSystem:
             OSError: It cannot be read, or holds far more than a version.
 
         """
-        return VersionInventory(path, self.gives_events).take()
+        return VersionInventory(path, lambda each: not self.place(each)).take()
 
     def _mountinfo(self) -> str:
         known, now_s = self._mounts_at_s, self._now()
@@ -143,10 +140,6 @@ class LocalFileSystem:
     def place(self, path: str) -> str:
         """Returns the mount point of a network file system, empty for a disk."""
         return silent_mount(self._mountinfo(), path)
-
-    def gives_events(self, path: str) -> bool:
-        """Whether ``path`` lies on a file system that inotify sees every change of."""
-        return not silent_mount(self._mountinfo(), path)
 
 
 def silent_mount(mountinfo: str, path: str) -> str:

@@ -47,9 +47,6 @@ class SlowStore:
     def place(self, path: str) -> str:
         return next((p for p in ("s3://bucket", "/nfs") if path.startswith(p)), "")
 
-    def gives_events(self, path: str) -> bool:
-        return not self.place(path)
-
     def _ask(self, path: str) -> str:
         if self.place(path):
             self.num_asked[path] += 1

@@ -52,7 +52,8 @@ def started(
 ) -> tuple[FileSystemSource, FakeFileSystem, FakeClock, RecordingTarget[StoragePath]]:
     clock = FakeClock()
     files = FakeFileSystem(clock)
-    files.events = events
+    if not events:
+        files.places["/models"] = "/models"
     files.write("/models/digits/1/servable.json")
     source = FileSystemSource(
         FileSystemSourceOptions((monitor(),), poll_wait_s=5, rescan_s=600, watch=watch),
@@ -102,7 +103,6 @@ def test_what_was_looked_at_before_the_start_is_watched_from_then_on() -> None:
     """A server applies its first config before the source's thread runs."""
     watcher, clock = FakeWatcher(), FakeClock()
     files = FakeFileSystem(clock)
-    files.events = True
     files.write("/models/digits/1/servable.json")
     options = FileSystemSourceOptions(poll_wait_s=5, rescan_s=600)
     source = FileSystemSource(options, file_system=files, clock=clock, watcher=watcher)
@@ -177,7 +177,6 @@ def test_a_repository_that_became_another_directory_is_looked_at() -> None:
     watcher = FakeWatcher()
     clock = FakeClock()
     files = FakeFileSystem(clock)
-    files.events = True
     files.write("/models/digits/1/servable.json")
     source = FileSystemSource(
         FileSystemSourceOptions(poll_wait_s=5, rescan_s=600),

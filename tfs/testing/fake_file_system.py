@@ -21,8 +21,7 @@ class FakeFileSystem:
     """A :class:`sources.storage.file_system.FileSystem` for tests. Thread-safe.
 
     Attributes:
-        num_calls: Calls of the protocol's methods so far, except ``gives_events``.
-        events: What ``gives_events`` returns.
+        num_calls: Calls of the protocol's methods so far, except ``place``.
         places: What ``place`` returns, by the beginning of a path; "" for any other
             path.
 
@@ -30,7 +29,6 @@ class FakeFileSystem:
 
     def __init__(self, clock: Clock) -> None:
         self.num_calls = 0
-        self.events = False
         self.places: dict[str, str] = {}
         self._clock = clock
         self._lock = threading.Lock()  # guards every field; leaf
@@ -165,10 +163,6 @@ class FakeFileSystem:
         """Returns what the test has set for such paths."""
         found = (self.places[start] for start in self.places if path.startswith(start))
         return next(found, "")
-
-    def gives_events(self, path: str) -> bool:
-        """Returns what the test has set."""
-        return self.events
 
     def _enter(self, path: str) -> None:
         self.num_calls += 1
