@@ -99,20 +99,14 @@ class RemoteFileSystem:
 
     def contents(self, path: str) -> Contents:
         """Returns what lies under ``path``; the fingerprint uses the store's digests."""
-        file_system, inner = self._open(path)
-        found = self._call(
-            path, lambda: file_system.find(inner, detail=True), file_system
-        )
+        found = self._files(path)
         if not found:
             raise FileNotFoundError(2, "No such file or directory", path)
         lines = []
         names = set()
         has_manifest = False
         times: list[float] = []
-        for full_name, entry in found.items():
-            name = _below(str(full_name), inner)
-            if not name or IGNORED_FOLDERS & set(name.split("/")[:-1]):
-                continue
+        for name, entry in found.items():
             names.add(name.partition("/")[0])
             has_manifest |= name == MANIFEST
             stamp = next((entry[k] for k in _DIGEST_KEYS if entry.get(k)), None)
@@ -135,16 +129,8 @@ class RemoteFileSystem:
 
     def file_sizes(self, path: str) -> Mapping[str, int]:
         """Returns bytes by relative path, of all files under ``path``."""
-        file_system, inner = self._open(path)
-        found = self._call(
-            path, lambda: file_system.find(inner, detail=True), file_system
-        )
-        return {
-            name: int(entry.get("size") or 0)
-            for full_name, entry in sorted(found.items())
-            if (name := _below(str(full_name), inner))
-            and not IGNORED_FOLDERS & set(name.split("/")[:-1])
-        }
+        found = self._files(path)
+        return {name: int(entry.get("size") or 0) for name, entry in found.items()}
 
     def read(self, path: str) -> bytes:
         """Returns a small file's bytes."""
@@ -165,6 +151,19 @@ class RemoteFileSystem:
 
         self._call(path, copy, file_system)
         return digest.hexdigest()
+
+    def _files(self, path: str) -> dict[str, Any]:
+        """Returns what the driver says of all files under ``path``, in order."""
+        file_system, inner = self._open(path)
+        found = self._call(
+            path, lambda: file_system.find(inner, detail=True), file_system
+        )
+        return {
+            name: entry
+            for full_name, entry in sorted(found.items())
+            if (name := _below(str(full_name), inner))
+            and not IGNORED_FOLDERS & set(name.split("/")[:-1])
+        }
 
     def _open(self, path: str) -> tuple[Any, str]:
         """Returns fsspec's file system for a URL, without its caches, and the rest."""
