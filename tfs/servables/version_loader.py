@@ -8,11 +8,11 @@ A version of known code is loaded where it belongs at once.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -166,7 +166,13 @@ class VersionLoader:
         description = payload.describe(self._path)
         check_examples(self._path, description.signatures)
         self._concurrency = concurrency_of(description.entry, self._path)
-        with self._turn() as known:
+        profiler = context.profiler
+        # Versions of unknown code come in turn.
+        with (
+            nullcontext()
+            if profiler is None
+            else profiler.turn(self.code_digest) as known
+        ):
             placement = self._place(known)
             source = ModelSource(
                 id=servable_id,
@@ -176,7 +182,7 @@ class VersionLoader:
                 signatures=description.signatures,
                 device=context.device,
                 intra_op_threads=context.intra_op_threads,
-                code_digest=self.code_digest if context.profiler is not None else "",
+                code_digest=self.code_digest if profiler is not None else "",
                 was_measured=known is not None,
             )
             begun_s = time.perf_counter()
@@ -196,16 +202,6 @@ class VersionLoader:
             self._free(version)
             raise
         return version
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[ModelProfile | None]:
-        """Yields what is known of the code; versions of unknown code come in turn."""
-        profiler = self._context.profiler
-        if profiler is None:
-            yield None
-            return
-        with profiler.turn(self.code_digest) as known:
-            yield known
 
     def _measure_or_recall(
         self, version: LoadedVersion, load_s: float, known: ModelProfile | None

@@ -17,6 +17,7 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -195,17 +196,14 @@ class Profiler:
         """Returns the known profile of some code; may read a file."""
         return self._profiles.get(code_digest)
 
-    @contextlib.contextmanager
-    def turn(self, code_digest: str) -> Iterator[ModelProfile | None]:
+    def turn(self, code_digest: str) -> AbstractContextManager[ModelProfile | None]:
         """Yields the known profile of some code, as :meth:`.Profiles.turn` does.
 
         Nobody waits if nothing is measured.
         """
         if not self._options.budget_s:
-            yield self.known(code_digest)
-            return
-        with self._profiles.turn(code_digest) as known:
-            yield known
+            return contextlib.nullcontext(self.known(code_digest))
+        return self._profiles.turn(code_digest)
 
     def profile(
         self,
