@@ -17,6 +17,8 @@ from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific, list_versions
 from tfs.core.servable_data import AspiredVersions, ServableData
 
+log = logging.getLogger(__name__)
+
 Versions = tuple[ServableData[StoragePath], ...]
 
 
@@ -155,8 +157,6 @@ def _may_empty(servable: ServableToMonitor, unload_when_empty: bool) -> bool:
 def _numbers(versions: Versions) -> list[int]:
     return [data.id.version for data in versions]
 
-
-log = logging.getLogger(__name__)
 
 # Seconds after which everything is emitted again. This repairs missed calls and retries
 # failed conversions.

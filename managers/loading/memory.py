@@ -33,6 +33,8 @@ from tfs.core.resources import (
     ResourceAllocation,
 )
 
+log = logging.getLogger(__name__)
+
 
 class ResourceTracker:
     """A total and what is reserved of it. Thread-safe; never blocks.
@@ -172,8 +174,6 @@ class ResourceTracker:
     def _fits(self, charge: ResourceAllocation, used: ResourceAllocation) -> bool:
         return self._devices.fits(self._devices.overbind(used) + charge, self._total)
 
-
-log = logging.getLogger(__name__)
 
 TRIM_INTERVAL_S: Final = 1.0
 """During a wave of unloads there is one trim in this many seconds, and one after it."""
