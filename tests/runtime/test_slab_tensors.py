@@ -75,7 +75,7 @@ def test_inputs_are_tensors_of_their_own_over_one_memory(slab: Slab) -> None:
     code = DTYPE_CODES[DTYPE_OF[torch.float32]]
     words = (0, code, slot.input_offset, 24, 2, 2, 3)
     slab.write_words(slot.request_word, words)
-    descriptor = slab.read_text(slot.request_word, 8 * len(words))
+    descriptor = slab.map[slot.request_byte : slot.request_byte + 8 * len(words)]
     with torch.inference_mode():
         first = reader.read(("x",), descriptor, None)["x"]
         assert isinstance(first, torch.Tensor)
@@ -92,6 +92,6 @@ def test_signatures_of_one_shape_keep_their_names(slab: Slab) -> None:
     reader, slot = InputReader(slab.map), slab.slots[0]
     code = DTYPE_CODES[DTYPE_OF[torch.float32]]
     slab.write_words(slot.request_word, (0, code, slot.input_offset, 4, 1, 1))
-    descriptor = slab.read_text(slot.request_word, 48)
+    descriptor = slab.map[slot.request_byte : slot.request_byte + 48]
     assert list(reader.read(("a",), descriptor, None)) == ["a"]
     assert list(reader.read(("b",), descriptor, None)) == ["b"]

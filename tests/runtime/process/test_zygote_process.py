@@ -145,7 +145,8 @@ HOST_PROGRAM = """
 import sys
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
-zygote = ZygoteProcess({"PYTHONPATH": sys.argv[1]})
+sys.path.insert(0, sys.argv[1])
+zygote = ZygoteProcess()
 sys.stdin.read()
 """
 NEVER_IMPORTED = """
@@ -159,7 +160,7 @@ def test_a_zygote_that_still_imports_ends_with_its_host(tmp_path: Path) -> None:
     """The import of torch takes a second, which no orphan is to have."""
     (tmp_path / "torch.py").write_text(NEVER_IMPORTED)
     with subprocess.Popen(
-        [sys.executable, "-c", HOST_PROGRAM, f"{tmp_path}{os.pathsep}{ROOT}"],
+        [sys.executable, "-c", HOST_PROGRAM, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,

@@ -162,7 +162,7 @@ class DlmopenGroupModel(OnAnotherThread):
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""
-        _, model = min(self.members, key=lambda member: member[0].num_pending)
+        _, model = min(self.members, key=lambda member: member[0].thread.num_pending)
         model.submit(task)
 
     def unload(self) -> None:

@@ -189,6 +189,9 @@ class DlmopenInterpreter:
         call_timeout_s: How long others wait for a call to end, which nobody can end, before
             they are refused. None waits for ever.
 
+    Attributes:
+        thread: Runs the calls of all versions here.
+
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class DlmopenInterpreter:
         self._calling = CallTurn(name, call_timeout_s)
         # Queue, deadlines and unloading are those of a thread of this process. Only the
         # place where a call is computed differs.
-        self._thread = InlineInterpreter(
+        self.thread = InlineInterpreter(
             name,
             max_queued=max_queued,
             clock=clock,
@@ -229,11 +232,6 @@ class DlmopenInterpreter:
         """Changes when what sessions left here is gone."""
         return self._num_closings
 
-    @property
-    def num_pending(self) -> int:
-        """Tasks that wait or run."""
-        return self._thread.num_pending
-
     def load(
         self, source: ModelSource, files: VersionFiles | None = None
     ) -> InlineModel:
@@ -243,14 +241,14 @@ class DlmopenInterpreter:
                 f"{source.id.slashed}: backend 'dlmopen' computes on the CPU only, not "
                 f"on {source.device}; use inline or process"
             )
-        return self._thread.load(source, files)
+        return self.thread.load(source, files)
 
     @property
     def num_models(self) -> int:
-        return self._thread.num_models
+        return self.thread.num_models
 
     def close(self, deadline_s: float | None = None) -> None:
-        self._thread.close(deadline_s)
+        self.thread.close(deadline_s)
         with self._lock:
             self._is_closed = True
         patience_s = 0.0 if deadline_s is None else deadline_s - time.monotonic()
@@ -272,7 +270,7 @@ class DlmopenInterpreter:
             finally:
                 self._calling.end()
             self._num_closings += 1
-            if not self._thread.num_models:
+            if not self.thread.num_models:
                 self._namespace = None
                 dlmopen_namespace.give_back(namespace)
 

@@ -175,11 +175,6 @@ class Slab:
         offset = start * WORD_BYTES
         self.map[offset : offset + len(text)] = text
 
-    def read_text(self, start: int, size_bytes: int) -> bytes:
-        """Returns a copy of bytes where words begin."""
-        offset = start * WORD_BYTES
-        return self.map[offset : offset + size_bytes]
-
     def close(self) -> None:
         """Unmaps and closes; idempotent. Nothing may view the slab any more."""
         if self.fd >= 0:

@@ -124,6 +124,8 @@ class InlineModel:
         import_s: See below.
 
     Attributes:
+        source: See above.
+        pid: The server's own process.
         num_threads: The number of threads that torch may use for a call of it.
         import_s: Processor seconds that importing and unpickling took.
         process_changes: Unknown, because other code runs in this process, too.
@@ -150,7 +152,8 @@ class InlineModel:
         front: ComputeNow | None = None,
         import_s: float | None = None,
     ) -> None:
-        self._source = source
+        self.source = source
+        self.pid = os.getpid()
         self._enqueue = enqueue
         self._unload = unload
         self.num_threads = source.intra_op_threads
@@ -162,15 +165,6 @@ class InlineModel:
         self.slow_calls = SlowCalls(FRONT_LIMIT_S)
         self.guest: GuestModel | None = guest
         self.unloading = False
-
-    @property
-    def source(self) -> ModelSource:
-        return self._source
-
-    @property
-    def pid(self) -> int:
-        """The server's own process."""
-        return os.getpid()
 
     def submit(self, task: InferenceTask) -> None:
         self._enqueue(self, task)
@@ -229,12 +223,12 @@ class InlineModel:
         """Calls the guest on this thread; returns an error instead of raising it."""
         guest = self.guest
         if guest is None:
-            return unloaded(self._source.id)
+            return unloaded(self.source.id)
         depth = FORKS.depth
         try:
             return guest.call(signature_name, inputs)
         except BaseException as error:  # what a model returns may raise it when read
-            fault = serving_error(error, self._source.id.slashed)
+            fault = serving_error(error, self.source.id.slashed)
             # The error's frames hold the model's tensors, and our callers' frames hold
             # the error.
             forget_frames(fault)
@@ -252,7 +246,7 @@ class InlineModel:
         # whoever unloads collects, once for all that it unloads together
         # (managers/loading/memory.py).
         guest.close()
-        if self._source.device != "cpu":
+        if self.source.device != "cpu":
             # A device's is short, and nobody else returns what torch keeps of it: the
             # next version may need it.
             del guest

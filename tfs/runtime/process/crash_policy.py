@@ -57,11 +57,6 @@ class CrashHistory:
         self._policy = policy
         self._times_s: deque[float] = deque(maxlen=64)
 
-    @property
-    def window_s(self) -> float:
-        """For how many seconds a crash counts."""
-        return self._policy.window_s
-
     def add(self, now_s: float) -> None:
         """Records a crash."""
         self._times_s.append(now_s)

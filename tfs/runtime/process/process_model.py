@@ -86,6 +86,7 @@ class ProcessModel(OnAnotherThread):
             has to wait and this returns True.
 
     Attributes:
+        source: See above.
         is_closed: Whether its processes have been ended for good.
 
     """
@@ -101,6 +102,7 @@ class ProcessModel(OnAnotherThread):
         num_workers: int,
         may_grow: Callable[[], bool] | None,
     ) -> None:
+        self.source = source
         self._name = name
         self._loop = loop
         self._options = options
@@ -117,10 +119,6 @@ class ProcessModel(OnAnotherThread):
         self.is_closed = False
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[InferenceTask] = deque()
-
-    @property
-    def source(self) -> ModelSource:
-        return self._version.source
 
     @property
     def pids(self) -> Sequence[int]:

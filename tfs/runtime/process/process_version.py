@@ -43,7 +43,6 @@ class ProcessVersion:
         calls: Its signatures by number, and how long calls take.
         workers: The calls of each worker that is ready.
         refusal: Why its tasks are not run; None while they are.
-        is_quarantined: Whether it crashed too often to be run any more.
         num_deaths: How many workers died, whoever was at fault.
         last_death: How the last one died; "" before the first death.
         import_s: Processor seconds of importing and unpickling it; None before that.
@@ -72,7 +71,6 @@ class ProcessVersion:
         self._queue: deque[InferenceTask] = deque()
         self._when_idle: list[Callable[[], None]] = []
         self.refusal: ServingError | None = None
-        self.is_quarantined = False
         self._was_asked = False  # whether a process was asked to load it
         self.num_deaths = 0
         self.last_death = ""
@@ -94,11 +92,6 @@ class ProcessVersion:
     def num_running(self) -> int:
         """Tasks that workers have. May be read from any thread."""
         return sum(each.num for each in [*self.workers])
-
-    @property
-    def num_crashes(self) -> int:
-        """Crashes that count now."""
-        return self._crashes.num_recent(self._clock.now())
 
     # -- tasks ---------------------------------------------------------------------------
 
@@ -253,15 +246,15 @@ class ProcessVersion:
         self._crashes.add(now_s)
         if self._crashes.is_too_many(now_s):
             self.quarantine(
-                f"crashed {self.num_crashes} times within "
-                f"{self._crashes.window_s:.0f} s; the last time its interpreter {end.how}"
+                f"crashed {self._crashes.num_recent(now_s)} times within "
+                f"{self._options.crashes.window_s:.0f} s; the last time its "
+                f"interpreter {end.how}"
             )
 
     def quarantine(self, reason: str) -> None:
         """Bars the version, on all its workers, unless it already is."""
-        if self.is_quarantined or self.refusal is not None:
+        if self.refusal is not None:
             return
-        self.is_quarantined = True
         log.error("event=quarantined servable=%s reason=%r", self.who, reason)
         text = f"{self.who} is quarantined: it {reason}; deploy another version"
         self.refuse(FailedPrecondition(text))

@@ -115,9 +115,6 @@ def status_of(found: os.waitid_result) -> int:
 class ZygoteProcess:
     """One program, from its start to its end. Thread-safe.
 
-    Args:
-        environment: Added to the environment of workers.
-
     Attributes:
         exits: How its forks ended.
         program: What the new Python runs; its arguments are the host's process id and
@@ -127,7 +124,7 @@ class ZygoteProcess:
 
     program: ClassVar[str] = _PROGRAM
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self) -> None:
         self.channel, self._theirs = control_channel.pair()
         """Our end of the conversation; ``close`` closes it."""
         self.channel.setblocking(False)
@@ -137,11 +134,9 @@ class ZygoteProcess:
         self._closed = False
         self._why: str | None = None
         self._on_end: list[Callable[[str], None]] = []
+        environment = worker_environment()
         threading.Thread(
-            target=self._run,
-            args=({**worker_environment(), **(environment or {})},),
-            name="zygote",
-            daemon=True,
+            target=self._run, args=(environment,), name="zygote", daemon=True
         ).start()
 
     @staticmethod

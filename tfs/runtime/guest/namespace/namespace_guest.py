@@ -210,7 +210,9 @@ class NamespaceGuest:
 
     def _session(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
         self._set_threads(1)
-        return self._sessions_here().handle(request, fds)
+        if self._sessions is None:
+            self._sessions = SessionGuest()
+        return self._sessions.handle(request, fds)
 
     def _end_sessions(self) -> None:
         """Forgets everything sessions left here."""
@@ -219,11 +221,6 @@ class NamespaceGuest:
             self._sessions.close()
             self._sessions = None
             give_memory_back()
-
-    def _sessions_here(self) -> SessionGuest:
-        if self._sessions is None:
-            self._sessions = SessionGuest()
-        return self._sessions
 
 
 def describe(tensor: torch.Tensor, kept: list[torch.Tensor]) -> SharedTensor:
