@@ -23,6 +23,7 @@ def whole(reply: Reply) -> bytes:
 ID = ServableId("m", 3)
 TYPED = PredictReplies()
 AS_CONTENT = PredictReplies(as_tensor_content=True)
+WHO = (ID.name, ID.version, "s")
 
 
 def write(
@@ -31,9 +32,10 @@ def write(
     signature: str = "s",
     replies: PredictReplies = TYPED,
 ) -> Reply:
-    quick = replies.write_if_quick(servable_id, signature, outputs)
+    answerer = servable_id.name, servable_id.version, signature
+    quick = replies.write_if_quick(answerer, outputs)
     if quick is None:
-        return replies.write(servable_id, signature, outputs)
+        return replies.write(answerer, outputs)
     return quick
 
 
@@ -183,15 +185,15 @@ def test_a_reply_that_takes_long_is_not_written_at_once(dtype: DType) -> None:
         views = {"x": TensorView(FLOAT32, (1,), bytes(4)), "y": view}
         written_whole = whole(write(views, ID, "serving_default"))
         assert predict_pb2.PredictResponse.FromString(written_whole) == expected(views)
-        reply = TYPED.write_if_quick(ID, "serving_default", views)
+        reply = TYPED.write_if_quick((ID.name, ID.version, "serving_default"), views)
         assert reply == (written_whole if is_quick else None)
 
 
 def test_raw_numbers_are_written_at_once_however_many() -> None:
     """Raw numbers are written at once, because content is as quick as floats."""
     view = TensorView(INT64, (10_000,), bytes(80_000))
-    assert TYPED.write_if_quick(ID, "s", {"y": view}) is None
-    assert AS_CONTENT.write_if_quick(ID, "s", {"y": view}) is not None
+    assert TYPED.write_if_quick(WHO, {"y": view}) is None
+    assert AS_CONTENT.write_if_quick(WHO, {"y": view}) is not None
 
 
 @pytest.mark.parametrize("is_view", [False, True])
@@ -219,7 +221,7 @@ def test_many_replies_are_the_rows_of_one(
     for outputs in ({"y": joined}, {"y": joined, "z": joined}):
         for data in (joined, TensorView(FLOAT32, (10, 2), bytes(range(80)))):
             outputs["y"] = data
-            replies = writer.write_all(ID, "s", outputs, num_rows, 3)
+            replies = writer.write_all(WHO, outputs, num_rows, 3)
             if replies is None:
                 names = {each.dtype.name for each in outputs.values()}
                 assert names - {"float32", "float64", "complex64", "complex128"}
@@ -243,4 +245,4 @@ def test_many_large_or_empty_replies_are_left_to_the_caller() -> None:
     large = TensorView(FLOAT32, (2, 50_000), bytes(400_000))
     empty = TensorView(FLOAT32, (2, 0), b"")
     for view in (large, empty):
-        assert TYPED.write_all(ID, "s", {"y": view}, 1, 2) is None
+        assert TYPED.write_all(WHO, {"y": view}, 1, 2) is None

@@ -8,6 +8,7 @@ import pytest
 
 from tests.handlers.served import OneModel
 from tfs.codec.model_spec import ModelSpec
+from tfs.codec.predict_response import Answerer
 from tfs.core.call import Metadata
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
@@ -19,7 +20,6 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.limits.request_gate import RequestGate
@@ -215,25 +215,14 @@ def test_garbage_is_refused() -> None:
 class Told:
     """Writes what it is told, in words of its own."""
 
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes | None:
-        return (
-            None if self.is_long else self.write(servable_id, signature_name, outputs)
-        )
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> bytes | None:
+        return None if self.is_long else self.write(answerer, outputs)
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes:
-        return f"{servable_id.slashed} {signature_name} {sorted(outputs)}".encode()
+    def write(self, answerer: Answerer, outputs: Tensors) -> bytes:
+        return "{}/{} {} {}".format(*answerer, sorted(outputs)).encode()
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> None:
         return None
 

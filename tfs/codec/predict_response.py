@@ -19,7 +19,6 @@ from tfs.codec.tensor import is_quickly_written, raw_head, shape_field, typed_pa
 from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import STRING, DType
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import LARGE_BYTES, Buffer
 
 _K = TypeVar("_K")
@@ -28,6 +27,10 @@ _V = TypeVar("_V")
 
 Reply: TypeAlias = "bytes | tuple[bytes | memoryview, ...]"
 """A message, or its parts in order."""
+
+
+Answerer: TypeAlias = tuple[str, int, str]
+"""The model, its version and its signature that have answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,14 @@ class PredictReplies:
 
     as_tensor_content: bool = False
 
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply | None:
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply | None:
         """Returns the reply, in parts if it is large.
 
         None if there are many strings, or numbers that travel as varints: :meth:`write`
         writes those, off the serving loop.
         """
         raw = self.as_tensor_content
-        model, version = servable_id.name, servable_id.version
+        model, version, signature_name = answerer
         if len(outputs) == 1:
             for name, view in outputs.items():
                 data = view.data
@@ -77,14 +78,12 @@ class PredictReplies:
             is_raw = kind.is_raw or (raw and kind.dtype is not STRING)
             if not is_raw and not is_quickly_written(view.data, kind.dtype.item_bytes):
                 return None
-        return self.write(servable_id, signature_name, outputs)
+        return self.write(answerer, outputs)
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
         """Returns the reply, in parts if it is large, however long that takes."""
         raw = self.as_tensor_content
-        model, version = servable_id.name, servable_id.version
+        model, version, signature_name = answerer
         parts: list[Buffer] = []
         is_raw = True
         for name, view in outputs.items():
@@ -111,12 +110,7 @@ class PredictReplies:
         return b"".join(parts)
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> list[bytes] | None:
         """Returns the replies to requests that were computed together.
 
@@ -126,7 +120,7 @@ class PredictReplies:
         large replies.
         """
         raw = self.as_tensor_content
-        model, version = servable_id.name, servable_id.version
+        model, version, signature_name = answerer
         fields: list[tuple[bytes, Buffer, int]] = []
         spec = None
         num_bytes = 0

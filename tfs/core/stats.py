@@ -94,15 +94,7 @@ class Histogram:
             raise ValueError("histogram bounds must ascend")
         self._cells: dict[int, list[float]] = {}
 
-    def observe(self, value: float) -> None:
-        """Counts ``value``."""
-        cell = self._cells.get(get_ident())
-        if cell is None:
-            cell = self._cells[get_ident()] = [0.0] * (len(self.bounds) + 2)
-        cell[bisect_left(self.bounds, value)] += 1
-        cell[-1] += value
-
-    def observe_all(self, value: float, num: int) -> None:
+    def observe(self, value: float, num: int = 1) -> None:
         """Counts ``value`` ``num`` times."""
         cell = self._cells.get(get_ident())
         if cell is None:

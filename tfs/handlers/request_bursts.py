@@ -14,20 +14,7 @@ from typing import Final, TypeAlias
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.call import TRACING, is_low_priority
-from tfs.core.dtype import (
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    DType,
-)
+from tfs.core.dtype import DTYPES, DType
 from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
@@ -36,10 +23,10 @@ from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter
 
 PLAIN_DTYPES: Final = frozenset(
-    (
-        *(FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64),
-        *(UINT8, UINT16, UINT32, UINT64),
-    )
+    each
+    for each in DTYPES.values()
+    if each.name in ("float16", "float32", "float64")
+    or each.name.startswith(("int", "uint"))
 )
 """Of which any bytes are elements."""
 

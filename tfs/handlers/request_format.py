@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from tfs.codec.predict_request import READER
-from tfs.codec.predict_response import PredictReplies, Reply
+from tfs.codec.predict_response import Answerer, PredictReplies, Reply
 from tfs.codec.request_reader import RequestReader
 from tfs.core.call import Call
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 
 
 class ReplyWriter(Protocol):
@@ -20,25 +19,16 @@ class ReplyWriter(Protocol):
     request to be failed.
     """
 
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply | None:
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply | None:
         """Returns the reply; None if it takes too long for the serving loop."""
-        return self.write(servable_id, signature_name, outputs)
+        return self.write(answerer, outputs)
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
         """Returns the reply, however long that takes."""
         ...
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> Sequence[Reply] | None:
         """Returns the replies to requests of ``num_rows`` each that were computed together.
 

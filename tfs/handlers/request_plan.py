@@ -192,11 +192,10 @@ class PredictAnswers:
 
     __slots__ = (
         "_admission",
+        "_answerer",
         "_decode_pool",
         "_gate",
-        "_id",
         "_model",
-        "_signature_name",
         "_stats",
         "_writer",
         "logged_inputs",
@@ -210,8 +209,8 @@ class PredictAnswers:
     ) -> None:
         self._admission = admission
         self._model = admission.model
-        self._id = admission.handle.id
-        self._signature_name = admission.signature_name
+        who = admission.handle.id
+        self._answerer = who.name, who.version, admission.signature_name
         self._gate = admission.gate
         self._stats = admission.stats
         self._decode_pool = decode_pool
@@ -239,7 +238,7 @@ class PredictAnswers:
         """
         entered = self._model.enter_all(num)
         if entered:
-            self._stats.begin_all(num)
+            self._stats.begin(num)
         return entered
 
     def end(
@@ -258,9 +257,7 @@ class PredictAnswers:
                 if output_filter:
                     outcome = {name: outcome[name] for name in output_filter}
                 outputs = outcome
-                response = self._writer.write_if_quick(
-                    self._id, self._signature_name, outputs
-                )
+                response = self._writer.write_if_quick(self._answerer, outputs)
                 if response is None or (
                     self._admission.logs and _is_large(call, response)
                 ):
@@ -287,7 +284,7 @@ class PredictAnswers:
         answer: Reply | ServingError | None = call.cancel.error
         if answer is None:
             try:
-                answer = self._writer.write(self._id, self._signature_name, outputs)
+                answer = self._writer.write(self._answerer, outputs)
             except Exception as error:
                 answer = self._admission.failure_of(error)
         record = functools.partial(self._record, call, outputs)
@@ -299,10 +296,11 @@ class PredictAnswers:
         """Returns a request and its reply as messages of Predict."""
         if isinstance(self._writer, PredictReplies):
             return call.message, reply
-        spec = ModelSpec(self._id.name, None, None, self._signature_name)
+        model, _, signature_name = self._answerer
+        spec = ModelSpec(model, None, None, signature_name)
         return (
             write_predict_request(spec, self.logged_inputs),
-            _PREDICT.write(self._id, self._signature_name, outputs),
+            _PREDICT.write(self._answerer, outputs),
         )
 
     def end_all(
@@ -369,9 +367,7 @@ class PredictAnswers:
     ) -> Sequence[Reply] | None:
         """Returns the reply to each request; None if they have to be encoded one by one."""
         try:
-            return self._writer.write_all(
-                self._id, self._signature_name, outputs, num_rows, len(calls)
-            )
+            return self._writer.write_all(self._answerer, outputs, num_rows, len(calls))
         except Exception:
             return None  # one by one it shows which request is at fault
 

@@ -19,6 +19,7 @@ from tfs.codec.json.packed import parse_msgpack, parse_npy, write_msgpack, write
 from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import write_predict_reply
 from tfs.codec.tensor import fill_tensor_proto, tensor_view_of
+from tfs.core.call import Handler, RpcMethod
 from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import Unimplemented
 from tfs.core.servable import InferenceTask, Servable, Tensors
@@ -29,6 +30,7 @@ from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.messages import JsonRoom
+from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.handler import RestHandler
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -120,6 +122,18 @@ def no_rpc(call: object) -> None:
     raise AssertionError(call)
 
 
+def rest_over(predict: PredictHandler, **others: Handler) -> RestHandler:
+    """Returns the REST API over handlers of PredictionService; no others are called."""
+    handlers: dict[str, Handler] = {
+        f"/{PREDICTION}/Predict": predict,
+        f"/{MODEL}/GetModelStatus": no_rpc,
+    }
+    for name in ("Classify", "Regress", "GetModelMetadata"):
+        handlers[f"/{PREDICTION}/{name}"] = others.get(name, no_rpc)
+    methods = {path: RpcMethod(path, handler) for path, handler in handlers.items()}
+    return RestHandler(methods, JsonRoom(1 << 20))
+
+
 def message_of(view: TensorView) -> bytes:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "m"
@@ -189,7 +203,7 @@ def test_every_form_says_the_same_as_grpc(view: TensorView, form: str) -> None:
             write(view)
         return
     expected = over_grpc(handler, view)
-    rest = RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))
+    rest = rest_over(handler)
     calls = [
         FakeHttpCall("POST", PATH, write(view), {"content-type": form})
         for _ in range(3)
@@ -212,9 +226,7 @@ def pair_of(*values: float) -> TensorView:
 def known(form: str = "application/json", path: str = PATH) -> RestHandler:
     """Returns a handler that has answered a request of that form."""
     view = pair_of(1, 2)
-    rest = RestHandler(
-        handler_of(view), no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20)
-    )
+    rest = rest_over(handler_of(view))
     call = FakeHttpCall("POST", path, FORMS[form][0](view), {"content-type": form})
     rest(call)
     assert call.reply_bytes()
@@ -298,7 +310,7 @@ def test_what_came_over_http_is_logged_as_grpcs_messages(form: str) -> None:
     gate.set_logs({"m": (log,)})
     handler = handler_of(view, gate)
     call = FakeHttpCall("POST", PATH, FORMS[form][0](view), {"content-type": form})
-    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))(call)
+    rest_over(handler)(call)
     assert call.reply_bytes()
     (entry,) = log.entries
     assert entry[:4] == ("Predict", "m", 3, "serving_default")
@@ -314,9 +326,7 @@ def test_regress_takes_examples() -> None:
     """Its results are values (Regress)."""
     models = OneModel()
     regress = ExampleHandler(models, example_rpc.REGRESS)
-    handler = RestHandler(
-        PredictHandler(models), no_rpc, regress, no_rpc, no_rpc, room=JsonRoom(1 << 20)
-    )
+    handler = rest_over(PredictHandler(models), Regress=regress)
     body = b'{"signature_name": "regress", "examples": [{"x": [80.0, 1.0]}, {"x": [1.0, 2.0]}]}'
     call = FakeHttpCall("POST", "/v1/models/m/versions/3:regress", body)
     handler(call)

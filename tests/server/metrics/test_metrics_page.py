@@ -35,7 +35,7 @@ class Bench:
 
     def requests(self, version: int, num: int) -> None:
         counters = self.gate.model("m").stats_of("Predict", version, "default")
-        counters.end_all(Code.OK, self.gate.now(), num)
+        counters.end(Code.OK, self.gate.now(), num)
 
     def value(self, sample: str) -> float | None:
         for line in self.page.text().splitlines():

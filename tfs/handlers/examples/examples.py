@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tfs.codec.example import tensors_of_examples
@@ -178,6 +179,7 @@ class ExampleHandler:
         self._decode(call, run.make_tasks, run.submit, run.refuse, run.put_off)
 
 
+@dataclass(eq=False)
 class ExampleRun:
     """Runs a request's tasks, and replies after the last.
 
@@ -195,28 +197,20 @@ class ExampleRun:
 
     """
 
-    def __init__(
-        self,
-        write: Write,
-        call: Call,
-        question: ExampleQuestion,
-        admission: Admission,
-        tasks: Sequence[FoundTask],
-        begun_s: float,
-        decode_pool: DecodePool,
-    ) -> None:
-        self._decode_pool = decode_pool
-        self._write = write
-        self._call = call
-        self._question = question
-        self._admission = admission
-        self._tasks = tasks
-        self._begun_s = begun_s
-        self._done_s = begun_s
-        self._outcomes: list[Outcome | None] = [None] * len(tasks)
+    _write: Write
+    _call: Call
+    _question: ExampleQuestion
+    _admission: Admission
+    _tasks: Sequence[FoundTask]
+    _begun_s: float
+    _decode_pool: DecodePool
+    _done_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._outcomes: list[Outcome | None] = [None] * len(self._tasks)
         # One number for each task, 0 first. The task that pops 0 is the last one, and
         # replies. Popping is atomic under the GIL.
-        self._waiting = list(range(len(tasks)))
+        self._waiting = list(range(len(self._tasks)))
 
     def make_tasks(self, reserve: Reserve) -> list[InferenceTask]:
         """Returns the tasks to submit, one for each signature.

@@ -165,11 +165,7 @@ class RequestStats:
         self._num_begun = 0
         self.is_forgotten = False
 
-    def begin(self) -> None:
-        """Counts a request that will end."""
-        self._num_begun += 1
-
-    def begin_all(self, num: int) -> None:
+    def begin(self, num: int = 1) -> None:
         """Counts ``num`` requests that will end."""
         self._num_begun += num
 
@@ -183,16 +179,10 @@ class RequestStats:
             num_bytes = self._least_answer_bytes
         self.answer_bytes = num_bytes if num_bytes >= LARGE_BYTES else 0
 
-    def end(self, code: Code, begun_s: float) -> None:
-        """Counts the end of a request that began at ``begun_s``."""
-        self._counter(code).add()
-        self._latency.observe(self._now() - begun_s)
-
-    def end_all(self, code: Code, begun_s: float, num: int) -> None:
+    def end(self, code: Code, begun_s: float, num: int = 1) -> None:
         """Counts the end of ``num`` requests that began at ``begun_s``."""
-        counter = self._by_code.get(code) or self._counter(code)
-        counter.add(num)
-        self._latency.observe_all(self._now() - begun_s, num)
+        self._counter(code).add(num)
+        self._latency.observe(self._now() - begun_s, num)
 
     def end_answered(
         self,
@@ -214,7 +204,7 @@ class RequestStats:
         """
         now_s = self._now()
         (self._by_code.get(_OK) or self._counter(_OK)).add(num)
-        self._latency.observe_all(now_s - begun_s, num)
+        self._latency.observe(now_s - begun_s, num)
         if self._phases is not None:
             if started_s is None:
                 started_s = begun_s

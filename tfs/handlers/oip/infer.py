@@ -19,10 +19,9 @@ from tfs.codec.oip.infer_messages import (
     write_typed,
 )
 from tfs.codec.oip.infer_view import InferRequestView, InferSettings
-from tfs.codec.predict_response import Reply
+from tfs.codec.predict_response import Answerer, Reply
 from tfs.core.call import PRIORITY_KEY, Call, Metadata
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 from tfs.handlers.delegating_call import DelegatingCall
 from tfs.handlers.request_format import ReplyWriter
 
@@ -75,30 +74,19 @@ class InferReplies:
     request_id: bytes = b""
     is_raw: bool = True
 
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply | None:
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply | None:
         if not is_quickly_written(outputs, is_raw=self.is_raw):
             return None
-        return self.write(servable_id, signature_name, outputs)
+        return self.write(answerer, outputs)
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
         write = write_raw if self.is_raw else write_typed
-        return write(servable_id.name, servable_id.version, outputs, self.request_id)
+        return write(*answerer[:2], outputs, self.request_id)
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> Sequence[bytes] | None:
-        return write_raw_replies(
-            servable_id.name, servable_id.version, outputs, num_rows, num_replies
-        )
+        return write_raw_replies(*answerer[:2], outputs, num_rows, num_replies)
 
 
 class InferFormat:
@@ -134,22 +122,11 @@ class JsonReplies(ReplyWriter):
 
     wanted: WantedAnswer
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
-        return write_json_reply(
-            servable_id.name, servable_id.version, outputs, self.wanted
-        )
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
+        return write_json_reply(*answerer[:2], outputs, self.wanted)
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> Sequence[Reply] | None:
         # Only requests whose outputs are all binary come together.
-        return write_binary_replies(
-            servable_id.name, servable_id.version, outputs, num_rows, num_replies
-        )
+        return write_binary_replies(*answerer[:2], outputs, num_rows, num_replies)

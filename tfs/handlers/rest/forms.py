@@ -15,9 +15,8 @@ from tfs.codec.json.packed import (
 )
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
-from tfs.codec.predict_response import PredictReplies, Reply
+from tfs.codec.predict_response import Answerer, PredictReplies, Reply
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import LARGE_BYTES
 from tfs.handlers.request_format import ReplyWriter
 
@@ -70,9 +69,7 @@ class FormedReplies(ReplyWriter):
     form: Form
     layout: Layout
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
         if self.form is Form.JSON:
             return write_predict_reply(outputs, self.layout)
         if self.form is Form.MSGPACK:
@@ -80,15 +77,10 @@ class FormedReplies(ReplyWriter):
         if self.form is Form.NPY:
             head, elements = write_npy(outputs)
             return head, memoryview(elements)
-        return _MESSAGES.write(servable_id, signature_name, outputs)
+        return _MESSAGES.write(answerer, outputs)
 
     def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> Sequence[bytes] | None:
         if len(outputs) != 1:
             return None

@@ -27,11 +27,11 @@ from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import PREDICTIONS, dump, rows_of
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
 from tfs.codec.predict_request import read_predict_request
+from tfs.codec.predict_response import Answerer
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import Code, FailedPrecondition, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
@@ -71,11 +71,7 @@ class RestHandler:
     """Answers requests under ``/v1/``. Confined to the serving loop.
 
     Args:
-        predict: Answers Predict.
-        classify: Answers Classify; so do the others for their RPCs.
-        regress: Answers Regress.
-        status: Answers GetModelStatus.
-        metadata: Answers GetModelMetadata.
+        methods: The RPCs, whose handlers answer.
         room: Takes room for JSON.
         has_cors: Whether pages of other origins may use the API.
         describe: Answers with the OpenAPI document of a model.
@@ -87,38 +83,12 @@ class RestHandler:
 
     def __init__(
         self,
-        predict: PredictHandler,
-        classify: Handler,
-        regress: Handler,
-        status: Handler,
-        metadata: Handler,
-        *,
-        room: JsonRoom,
-        has_cors: bool = False,
-        describe: Describe | None = None,
-    ) -> None:
-        self._predict = predict
-        self._describe = describe or _undescribed
-        self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
-            Action.CLASSIFY: (classify, write_classify_reply),
-            Action.REGRESS: (regress, write_regress_reply),
-        }
-        self.bursts: Final = RequestBursts(predict)
-        self._status = status
-        self._metadata = metadata
-        self._room = room
-        self._has_cors = has_cors
-
-    @classmethod
-    def over(
-        cls,
         methods: MethodTable,
         room: JsonRoom,
         *,
         has_cors: bool = False,
         describe: Describe | None = None,
-    ) -> RestHandler:
-        """Returns the handler that answers as the RPCs of a method table do."""
+    ) -> None:
         predict = methods[f"/{PREDICTION}/Predict"].handler
         assert isinstance(predict, PredictHandler)
         classify, regress, metadata, status = (
@@ -130,16 +100,17 @@ class RestHandler:
                 f"/{MODEL}/GetModelStatus",
             )
         )
-        return cls(
-            predict,
-            classify,
-            regress,
-            status,
-            metadata,
-            room=room,
-            has_cors=has_cors,
-            describe=describe,
-        )
+        self._predict = predict
+        self._describe = describe or _undescribed
+        self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
+            Action.CLASSIFY: (classify, write_classify_reply),
+            Action.REGRESS: (regress, write_regress_reply),
+        }
+        self.bursts: Final = RequestBursts(predict)
+        self._status = status
+        self._metadata = metadata
+        self._room = room
+        self._has_cors = has_cors
 
     def __call__(self, call: HttpCall) -> None:
         """Starts the request; the call is finished when its outcome is known."""
@@ -364,9 +335,7 @@ class _RowCall(DelegatingCall[HttpCall]):
 class _RowReplies(ReplyWriter):
     """Writes the only row of outputs."""
 
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes:
+    def write(self, answerer: Answerer, outputs: Tensors) -> bytes:
         return dump(rows_of(outputs)[0])
 
 

@@ -121,7 +121,7 @@ class HttpSurface:
         described = OpenApiPages(core, self._executor.submit)
         pages |= described.pages
         room = JsonRoom(options.max_json_bytes)
-        rest = RestHandler.over(
+        rest = RestHandler(
             methods,
             room,
             has_cors=options.rest_api_enable_cors_support,
