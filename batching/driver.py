@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from batching.batch import Batch
@@ -34,17 +35,15 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
+@dataclass(slots=True, eq=False)
 class ItemTask(Generic[ItemT, ResultT]):
     """A task of one item. It is its own ``cancel`` token, which reads the future."""
 
-    __slots__ = ("arrived_s", "deadline_s", "future", "item", "num_rows")
-
-    def __init__(self, item: ItemT, num_rows: int, deadline_s: float | None) -> None:
-        self.item = item
-        self.num_rows = num_rows
-        self.deadline_s = deadline_s
-        self.arrived_s = 0.0  # written by the queue
-        self.future: Future[ResultT] = Future()
+    item: ItemT
+    num_rows: int
+    deadline_s: float | None
+    arrived_s: float = 0.0  # written by the queue
+    future: Future[ResultT] = field(default_factory=Future)
 
     @property
     def cancel(self) -> ItemTask[ItemT, ResultT]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from tfs.codec import wire
-from tfs.core.errors import ResourceExhausted
+from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import Buffer
+
+M = TypeVar("M", bound=Message)
 
 MAX_FIELDS: Final = 65_536
 """Most inputs and outputs of a request, and most features of an Example. No honest
@@ -97,11 +101,8 @@ class FillBudget:
         """
         self._fill_bytes += fill_bytes
         if self._fill_bytes > self._max_fill_bytes:
-            raise ResourceExhausted(
-                f"{what} takes {fill_bytes} bytes more than was sent; the limit for a "
-                f"request is {self._max_fill_bytes} (--max_filled_bytes): send the "
-                "values, or fewer at a time"
-            )
+            limit = f"{self._max_fill_bytes} (--max_filled_bytes)"
+            raise _too_much(what, fill_bytes, limit)
         self.take_objects(fill_bytes, what)
 
     def take_objects(self, fill_bytes: int, what: str) -> None:
@@ -113,11 +114,15 @@ class FillBudget:
         """
         self.num_bytes += fill_bytes
         if self.num_bytes > self.limit_bytes:
-            raise ResourceExhausted(
-                f"{what} takes {fill_bytes} bytes more than was sent; the limit for a "
-                f"request is {self.limit_bytes}: send the values, or fewer at a time"
-            )
+            raise _too_much(what, fill_bytes, str(self.limit_bytes))
         self.widen(fill_bytes)
+
+
+def _too_much(what: str, fill_bytes: int, limit: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{what} takes {fill_bytes} bytes more than was sent; the limit for a request is "
+        f"{limit}: send the values, or fewer at a time"
+    )
 
 
 _LARGE_BYTES: Final = 1 << 20
@@ -149,13 +154,32 @@ class MessageForm:
     packed_varints: frozenset[int]
 
 
-def weigh(message: bytes, form: MessageForm, budget: FillBudget) -> None:
-    """Counts in the budget what parsing a request takes.
+_LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
+
+
+def parse_weighed(
+    message: Buffer, form: MessageForm, kind: type[M], budget: FillBudget
+) -> M:
+    """Returns a request as a message object, once the budget has what parsing it takes.
 
     Raises:
+        InvalidArgument: It is no such request.
         ResourceExhausted: It has too many fields, dimensions or strings.
 
     """
+    if message and message[0] < _LEAST_TAG:
+        # A bomb of compressed zeros unpacks to a long message that begins like this. It is
+        # refused before it is copied.
+        raise InvalidArgument(f"cannot parse the {form.name}: field number 0")
+    whole = bytes(message)
+    _weigh(whole, form, budget)
+    try:
+        return kind.FromString(whole)
+    except DecodeError as error:
+        raise InvalidArgument(f"cannot parse the {form.name}: {error}") from error
+
+
+def _weigh(message: bytes, form: MessageForm, budget: FillBudget) -> None:
     if len(message) > MAX_FIELDS:
         if wire.has_more_fields(message, 0, len(message), MAX_FIELDS):
             raise ResourceExhausted(

@@ -9,25 +9,25 @@ test checks that the two agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from tfs.codec import wire
-from tfs.codec.decode_options import FillBudget, MessageForm, weigh
+from tfs.codec.decode_options import FillBudget, MessageForm, parse_weighed
 from tfs.codec.model_spec import ModelSpec, model_spec_of, write_model_spec
 from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
 from tfs.codec.tensor import tensor_view_of, write_tensor
 from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import BOOL, STRING
-from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
+from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 
+@dataclass(slots=True)
 class PredictRequestView:
-    """A decoded ``PredictRequest``. Its tensors may borrow the message. Immutable.
+    """A decoded ``PredictRequest``. Its tensors may borrow the message. Never changed.
 
     Attributes:
         model_spec: Which model; None if the request has none. Equal specs are often
@@ -39,21 +39,11 @@ class PredictRequestView:
 
     """
 
-    __slots__ = ("client_id", "filled_bytes", "inputs", "model_spec", "output_filter")
-
-    def __init__(
-        self,
-        model_spec: ModelSpec | None,
-        inputs: dict[str, TensorView],
-        output_filter: tuple[str, ...] = (),
-        client_id: bytes | None = None,
-        filled_bytes: int = 0,
-    ) -> None:
-        self.model_spec = model_spec
-        self.inputs = inputs
-        self.output_filter = output_filter
-        self.client_id = client_id
-        self.filled_bytes = filled_bytes
+    model_spec: ModelSpec | None
+    inputs: dict[str, TensorView]
+    output_filter: tuple[str, ...] = ()
+    client_id: bytes | None = None
+    filled_bytes: int = field(default=0, compare=False, repr=False)
 
     @property
     def is_plain(self) -> bool:
@@ -69,25 +59,6 @@ class PredictRequestView:
     ) -> PredictRequestView:
         """Returns the same request with other tensors and another ``client_id``."""
         return PredictRequestView(self.model_spec, inputs, self.output_filter, text)
-
-    def __eq__(self, other: object) -> bool:
-        """Equal in all that the request says."""
-        if not isinstance(other, PredictRequestView):
-            return NotImplemented
-        return (self.model_spec, self.inputs, self.output_filter, self.client_id) == (
-            other.model_spec,
-            other.inputs,
-            other.output_filter,
-            other.client_id,
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # tensors have none
-
-    def __repr__(self) -> str:
-        return (
-            f"PredictRequestView({self.model_spec}, {self.inputs}, "
-            f"{self.output_filter}, {self.client_id!r})"
-        )
 
 
 _MAX_GAPS: Final = 16
@@ -170,32 +141,20 @@ KNOWN: Final = RequestTemplates[PredictRequestView](_find_gaps)
 """The PredictRequests that were read before."""
 
 
-_LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
-
-
 def parse(message: Buffer, budget: FillBudget) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
     It is the reference against which templates are tested, and raises as
     :meth:`RequestReader.read`; Unimplemented for a streamed prediction.
     """
-    if message and message[0] < _LEAST_TAG:
-        # A bomb of compressed zeros unpacks to a long message that begins like this. It is
-        # refused before it is copied.
-        raise InvalidArgument("cannot parse the PredictRequest: field number 0")
-    whole = bytes(message)
-    weigh(whole, _FORM, budget)
-    try:
-        request = predict_pb2.PredictRequest.FromString(whole)
-    except DecodeError as error:
-        raise InvalidArgument(f"cannot parse the PredictRequest: {error}") from error
+    request = parse_weighed(message, _FORM, predict_pb2.PredictRequest, budget)
     if request.predict_streamed_options.request_state:
         raise Unimplemented(
             "streamed prediction (predict_streamed_options) is not offered; send the "
             "whole request in one Predict"
         )
     inputs = {}
-    for name in _names_in_order(whole, request.inputs):
+    for name in _names_in_order(message, request.inputs):
         try:
             inputs[name] = tensor_view_of(request.inputs[name], budget)
         except ServingError as error:
@@ -227,7 +186,7 @@ _FORM: Final = MessageForm(
 _KEY_FIELD: Final = 1  # of a map's entry
 
 
-def _names_in_order(message: bytes, inputs: Mapping[str, object]) -> Iterable[str]:
+def _names_in_order(message: Buffer, inputs: Mapping[str, object]) -> Iterable[str]:
     """Returns the names of the inputs in the order sent, which protobuf does not keep."""
     if not 1 < len(inputs) <= _MOST_ORDERED:
         return inputs

@@ -49,29 +49,7 @@ FLOAT8_E5M2FNUZ: Final = DType("float8_e5m2fnuz", 1)
 STRING: Final = DType("string", 0)
 
 DTYPES: Final[dict[str, DType]] = {
-    each.name: each
-    for each in (
-        FLOAT32,
-        FLOAT64,
-        FLOAT16,
-        BFLOAT16,
-        INT8,
-        INT16,
-        INT32,
-        INT64,
-        UINT8,
-        UINT16,
-        UINT32,
-        UINT64,
-        BOOL,
-        COMPLEX64,
-        COMPLEX128,
-        FLOAT8_E5M2,
-        FLOAT8_E4M3FN,
-        FLOAT8_E4M3FNUZ,
-        FLOAT8_E5M2FNUZ,
-        STRING,
-    )
+    each.name: each for each in list(globals().values()) if isinstance(each, DType)
 }
 
 

@@ -249,25 +249,7 @@ class Unauthenticated(ServingError):
 
 
 BY_CODE: Final[dict[Code, type[ServingError]]] = {
-    kind.code: kind
-    for kind in (
-        Cancelled,
-        Unknown,
-        InvalidArgument,
-        DeadlineExceeded,
-        NotFound,
-        AlreadyExists,
-        PermissionDenied,
-        ResourceExhausted,
-        FailedPrecondition,
-        Aborted,
-        OutOfRange,
-        Unimplemented,
-        Internal,
-        Unavailable,
-        DataLoss,
-        Unauthenticated,
-    )
+    kind.code: kind for kind in ServingError.__subclasses__()
 }
 
 

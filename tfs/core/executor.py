@@ -7,6 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock, MonotonicClock
@@ -20,6 +21,7 @@ def _nothing() -> None:
     """Stands for a callback that nobody needs."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A function that was submitted. Its executor writes it; any thread may read it.
 
@@ -29,32 +31,14 @@ class Call:
 
     """
 
-    __slots__ = (
-        "asked_s",
-        "begun_s",
-        "fn",
-        "is_late",
-        "is_over",
-        "limit_s",
-        "on_end",
-        "on_late",
-    )
-
-    def __init__(
-        self,
-        fn: Callable[[], object],
-        limit_s: float,
-        on_late: Callable[[], object],
-        on_end: Callable[[], object],
-        asked_s: float,
-    ) -> None:
-        self.fn: Callable[[], object] = fn
-        self.limit_s = limit_s
-        self.on_late = on_late
-        self.on_end = on_end
-        self.asked_s = asked_s
-        self.begun_s: float | None = None
-        self.is_late = self.is_over = False
+    fn: Callable[[], object]
+    limit_s: float
+    on_late: Callable[[], object]
+    on_end: Callable[[], object]
+    asked_s: float
+    begun_s: float | None = None
+    is_late: bool = False
+    is_over: bool = False
 
 
 class Executor(Protocol):

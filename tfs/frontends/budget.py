@@ -24,6 +24,7 @@ eleven mechanisms to find out which of them would go on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import ResourceExhausted, ServingError
@@ -35,6 +36,7 @@ _LEAST_WINDOW: Final = 1024
 _WINDOWS: Final = 4096  # first windows of streams that the limit has room for
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """What was admitted for one connection.
 
@@ -43,36 +45,25 @@ class Account:
 
     """
 
-    __slots__ = ("admitted_bytes",)
-
-    def __init__(self) -> None:
-        self.admitted_bytes = 0
+    admitted_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """A place in the queue, and then what was admitted.
 
     Attributes:
         num_bytes: How much was asked for.
-        is_admitted: Whether it counts by now.
         since_s: When it was asked for.
+        is_admitted: Whether it counts by now.
 
     """
 
-    __slots__ = ("_account", "_go_on", "is_admitted", "num_bytes", "since_s")
-
-    def __init__(
-        self,
-        account: Account,
-        num_bytes: int,
-        since_s: float,
-        go_on: Callable[[], None],
-    ) -> None:
-        self._account = account
-        self._go_on: Callable[[], None] | None = go_on
-        self.num_bytes = num_bytes
-        self.since_s = since_s
-        self.is_admitted = False
+    _account: Account
+    num_bytes: int
+    since_s: float
+    _go_on: Callable[[], None] | None
+    is_admitted: bool = False
 
 
 class MemoryBudget:

@@ -11,10 +11,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from tfs.codec import wire
-from tfs.codec.decode_options import FillBudget, MessageForm, weigh
+from tfs.codec.decode_options import FillBudget, MessageForm, parse_weighed
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import datatype_of, dtype_of, raw_contents, read_raw
 from tfs.codec.oip.infer_view import (
@@ -67,7 +65,6 @@ _INPUT_FIELD: Final = 5
 _RAW_FIELD: Final = 7
 _PORTION: Final = 16_384
 _MAX_GAPS: Final = 16
-_LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
 
 
 def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
@@ -77,14 +74,7 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
         ServingError: As :meth:`RequestReader.read`.
 
     """
-    if message and message[0] < _LEAST_TAG:  # as a bomb of compressed zeros begins
-        raise InvalidArgument("cannot parse the ModelInferRequest: field number 0")
-    whole = bytes(message)
-    weigh(whole, _FORM, budget)
-    try:
-        request = pb.ModelInferRequest.FromString(whole)
-    except DecodeError as error:
-        raise InvalidArgument(f"cannot parse the ModelInferRequest: {error}") from error
+    request = parse_weighed(message, _FORM, pb.ModelInferRequest, budget)
     settings = read_settings(_parameters(request.parameters))
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument, Unimplemented
@@ -137,8 +137,9 @@ def read_version(text: str) -> int | None:
     return int(text)
 
 
+@dataclass(slots=True)
 class InferRequestView:
-    """A decoded request. Its tensors may borrow the message. Immutable.
+    """A decoded request. Its tensors may borrow the message. Never changed.
 
     Attributes:
         model_spec: Which model.
@@ -151,36 +152,14 @@ class InferRequestView:
 
     """
 
-    __slots__ = (
-        "filled_bytes",
-        "inputs",
-        "is_raw",
-        "model_spec",
-        "output_filter",
-        "request_id",
-        "settings",
-    )
-
-    client_id: bytes | None = None
-
-    def __init__(
-        self,
-        model_spec: ModelSpec | None,
-        inputs: dict[str, TensorView],
-        output_filter: tuple[str, ...] = (),
-        request_id: bytes = b"",
-        settings: InferSettings = NO_SETTINGS,
-        *,
-        is_raw: bool = True,
-        filled_bytes: int = 0,
-    ) -> None:
-        self.model_spec = model_spec
-        self.inputs = inputs
-        self.output_filter = output_filter
-        self.request_id = request_id
-        self.settings = settings
-        self.is_raw = is_raw
-        self.filled_bytes = filled_bytes
+    model_spec: ModelSpec | None
+    inputs: dict[str, TensorView]
+    output_filter: tuple[str, ...] = ()
+    request_id: bytes = b""
+    settings: InferSettings = NO_SETTINGS
+    is_raw: bool = True
+    filled_bytes: int = 0
+    client_id: ClassVar[bytes | None] = None
 
     @property
     def is_plain(self) -> bool:
@@ -214,5 +193,5 @@ class InferRequestView:
             self.output_filter,
             text or b"",
             self.settings,
-            is_raw=self.is_raw,
+            self.is_raw,
         )

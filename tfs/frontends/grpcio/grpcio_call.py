@@ -7,7 +7,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -26,11 +26,13 @@ from tfs.core.errors import (
     DeadlineExceeded,
     Internal,
     ServingError,
+    Unavailable,
     Unimplemented,
     forget_frames,
 )
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.servable import CancelToken
+from tfs.core.stats import Counter
 from tfs.frontends.status_details import (
     DETAILS_KEY,
     handler_error,
@@ -41,25 +43,61 @@ from tfs.frontends.status_details import (
 log = logging.getLogger(__name__)
 
 
-class CallHost(Protocol):
-    """What calls need of the transport."""
+class CallHost:
+    """What the calls of a transport share: the serving loop, and the way to grpcio's.
 
-    @property
-    def loop(self) -> ServingLoop:
-        """The loop on which calls are handled."""
+    Attributes:
+        is_draining: Whether calls are refused.
+        loop: The loop on which calls are handled.
+        max_queued_messages: How many messages of one stream may wait for a slow reader.
 
-    @property
-    def max_queued_messages(self) -> int:
-        """How many messages of one stream may wait for a slow reader."""
+    Args:
+        aio: The loop of grpcio's thread.
+        late_finishes: Counts finishes that came after their call had ended.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        aio: asyncio.AbstractEventLoop,
+        late_finishes: Counter,
+        max_queued_messages: int,
+    ) -> None:
+        self.is_draining = False
+        self.loop = loop
+        self.max_queued_messages = max_queued_messages
+        self.count_late_finish = late_finishes.add
+        self._aio = aio
+        self._finished: deque[Callable[[], None]] = deque()
+        self._armed = False
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
-        """Hands a call to its handler. On the serving loop."""
+        """Hands a call to its handler, on the serving loop."""
+        call.arm_deadline()
+        if self.is_draining:
+            call.fail(Unavailable("the server is shutting down", retry_after_s=1.0))
+            return
+        try:
+            method.handler(call)
+        except Exception as error:
+            call.on_handler_failure(error)
 
     def to_aio(self, fn: Callable[[], None]) -> None:
         """Runs ``fn`` on grpcio's thread; a burst costs one wake-up. Thread-safe."""
+        self._finished.append(fn)
+        if not self._armed:
+            self._armed = True
+            try:
+                self._aio.call_soon_threadsafe(self._run_finished)
+            except RuntimeError:  # the loop is closed: nobody waits
+                self._finished.clear()
 
-    def count_late_finish(self) -> None:
-        """Counts a finish that came after the call had ended."""
+    def _run_finished(self) -> None:
+        self._armed = False
+        finished = self._finished
+        while finished:
+            finished.popleft()()
 
 
 class GrpcioCall:

@@ -14,8 +14,7 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -25,7 +24,6 @@ import grpc.aio
 from tfs.core.call import (
     ListenerOptions,
     MethodTable,
-    RpcMethod,
     TlsOptions,
     TlsSource,
 )
@@ -36,7 +34,7 @@ from tfs.core.errors import (
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
-from tfs.frontends.grpcio.grpcio_call import GenericHandler, GrpcioCall
+from tfs.frontends.grpcio.grpcio_call import CallHost, GenericHandler
 from tfs.frontends.listener import UNIX
 from tfs.frontends.tls.tls_context import server_context
 
@@ -63,30 +61,30 @@ class GrpcioTransport:
         self._options = options or GrpcioOptions()
         self._late = (stats or Stats()).counter(RPC_LATE_FINISHES)
         self._aio: asyncio.AbstractEventLoop | None = None
+        self._host: CallHost | None = None
         self._thread: threading.Thread | None = None
         self._servers: list[grpc.aio.Server] = []
-        self._draining = False
-        self._finished: deque[Callable[[], None]] = deque()
-        self._armed = False
 
     def start(
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
     ) -> Sequence[str]:
         """Opens the listeners; see :meth:`tfs.core.call.Transport.start`."""
         aio = self._aio = asyncio.new_event_loop()
+        self._host = CallHost(
+            self._loop, aio, self._late, self._options.max_queued_messages
+        )
         self._thread = threading.Thread(
             target=self._run, args=(aio,), name="grpcio", daemon=True
         )
         self._thread.start()
         try:
-            return self._on_aio(self._start(listeners, methods), _START_S)
+            return self._on_aio(self._start(self._host, listeners, methods), _START_S)
         except BaseException:
             self.close()
             raise
 
     def drain(self, deadline_s: float) -> bool:
         """Refuses new calls, and waits for those that were accepted."""
-        self._draining = True
         grace_s = max(0.0, deadline_s - self._loop.clock.now())
         return self._on_aio(self._stop(grace_s), grace_s + _START_S)
 
@@ -95,7 +93,6 @@ class GrpcioTransport:
         aio, self._aio = self._aio, None
         if aio is None:
             return
-        self._draining = True
         asyncio.run_coroutine_threadsafe(self._stop(0.0), aio).result(_START_S)
         aio.call_soon_threadsafe(aio.stop)
         if self._thread is not None:
@@ -125,13 +122,16 @@ class GrpcioTransport:
         return asyncio.run_coroutine_threadsafe(run(), aio).result(timeout_s)
 
     async def _start(
-        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+        self,
+        host: CallHost,
+        listeners: Sequence[ListenerOptions],
+        methods: MethodTable,
     ) -> Sequence[str]:
         addresses = []
         try:
             for listener in listeners:
                 server = grpc.aio.server(options=self._channel_arguments())
-                handler = GenericHandler(self, listener, methods)
+                handler = GenericHandler(host, listener, methods)
                 server.add_generic_rpc_handlers((handler,))
                 self._servers.append(server)
                 addresses.append(bind(server, listener))
@@ -143,6 +143,8 @@ class GrpcioTransport:
         return addresses
 
     async def _stop(self, grace_s: float) -> bool:
+        if self._host is not None:
+            self._host.is_draining = True
         begun_s = asyncio.get_running_loop().time()
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         return asyncio.get_running_loop().time() - begun_s < grace_s or grace_s == 0.0
@@ -157,51 +159,6 @@ class GrpcioTransport:
         }
         arguments.update(self._options.channel_arguments)
         return list(arguments.items())
-
-    # -- calls --------------------------------------------------------------------
-
-    @property
-    def loop(self) -> ServingLoop:
-        """The loop on which calls are handled."""
-        return self._loop
-
-    @property
-    def max_queued_messages(self) -> int:
-        """How many messages of one stream may wait for a slow reader."""
-        return self._options.max_queued_messages
-
-    def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
-        """Hands a call to its handler, on the serving loop."""
-        call.arm_deadline()
-        if self._draining:
-            call.fail(Unavailable("the server is shutting down", retry_after_s=1.0))
-            return
-        try:
-            method.handler(call)
-        except Exception as error:
-            call.on_handler_failure(error)
-
-    def count_late_finish(self) -> None:
-        """Counts a finish that came after the call had ended."""
-        self._late.add()
-
-    def to_aio(self, fn: Callable[[], None]) -> None:
-        """Runs ``fn`` on grpcio's thread; a burst costs one wake-up. Thread-safe."""
-        self._finished.append(fn)
-        if not self._armed:
-            self._armed = True
-            aio = self._aio
-            if aio is not None:
-                try:
-                    aio.call_soon_threadsafe(self._run_finished)
-                except RuntimeError:  # the loop is closed: nobody waits
-                    self._finished.clear()
-
-    def _run_finished(self) -> None:
-        self._armed = False
-        finished = self._finished
-        while finished:
-            finished.popleft()()
 
 
 _MAX_MESSAGE_BYTES = 2**31 - 1

@@ -19,6 +19,7 @@ STREAM_BYTES: Final = 1024
 _MAX_RECENT_RESETS: Final = 1024
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One call's stream. Confined to the serving loop; made by the connection.
 
@@ -40,43 +41,19 @@ class Stream:
 
     """
 
-    __slots__ = (
-        "end_block",
-        "has_sent_headers",
-        "head",
-        "held_bytes",
-        "id",
-        "opened_s",
-        "outbox",
-        "owner",
-        "received_bytes",
-        "send_window",
-        "state",
-        "ticket",
-        "upload",
-    )
-
-    def __init__(
-        self,
-        stream_id: int,
-        head: RequestHead,
-        state: StreamState,
-        send_window: int,
-        now_s: float,
-    ) -> None:
-        self.id = stream_id
-        self.head = head
-        self.state = state
-        self.send_window = send_window
-        self.opened_s = now_s
-        self.owner: Any = None  # set by the events object, which alone knows its type
-        self.received_bytes = 0
-        self.held_bytes = STREAM_BYTES
-        self.has_sent_headers = False
-        self.ticket: Ticket | None = None
-        self.upload: Upload | None = None
-        self.outbox: Outbox | None = None
-        self.end_block: bytes | None = None
+    id: int
+    head: RequestHead
+    state: StreamState
+    send_window: int
+    opened_s: float
+    owner: Any = None  # set by the events object, which alone knows its type
+    received_bytes: int = 0
+    held_bytes: int = STREAM_BYTES
+    has_sent_headers: bool = False
+    ticket: Ticket | None = None
+    upload: Upload | None = None
+    outbox: Outbox | None = None
+    end_block: bytes | None = None
 
     @property
     def is_inside_message(self) -> bool:
