@@ -65,6 +65,12 @@ class Up:
         """Returns its servers."""
         return self.processes("serve")
 
+    def wait_for_servers(self, num: int) -> None:
+        """Waits until there are so many servers."""
+        patient = threading.Event()
+        while len(self.servers()) != num:
+            assert not patient.wait(0.05)
+
     def hosted(self, *words: str) -> str:
         code, printed = run_command("hosted", *words, f"--controller={self.control}")
         assert code == 0, printed
@@ -117,14 +123,50 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
         up.hosted("add-model", "rare", str(rare), "--replicas=3", on_demand)
         assert client.predict("rare", {"x": X}).version == 1
     up.hosted("add-job", "local", "--servers=1", "--memory=3G")
-    patient = threading.Event()
-    while len(up.servers()) > 1:
-        assert not patient.wait(0.05)
+    up.wait_for_servers(1)
     up.hosted("remove-model", "scale")
     up.serving.process.send_signal(signal.SIGINT)
     up.serving.wait_for("draining")
     assert up.serving.process.wait(PATIENCE_S) == 0
     assert not up.servers()
+
+
+def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
+    up: Up, short_folder: Path
+) -> None:
+    """They start whatever load there is, and those that go answer what they have taken."""
+    model = short_folder / "scale"
+    export_scale(model, 1)
+    up.hosted("add-job", "local", "--servers=1-3", "--memory=3G")
+    up.hosted("add-model", "scale", str(model), "--replicas=1-3")
+    up.wait_for_servers(1)
+    with SteadyLoad(up.router, "scale", RATE) as load:
+        load.wait_for(100)
+        up.hosted("scale", "scale", "--replicas=3")
+        up.wait_for_servers(3)
+        load.wait_for(300)
+        up.hosted("scale", "scale", "--replicas=1")
+        up.wait_for_servers(1)
+        load.wait_for(200)
+    assert load.failures == []
+
+
+def test_envoy_serves_on_without_its_control_plane(short_folder: Path) -> None:
+    """Controller, synchronizer and what told Envoy are killed under load, then a server."""
+    skip_without_envoy()
+    with contextlib.closing(Up(short_folder, "--router=envoy")) as up:
+        model = short_folder / "scale"
+        export_scale(model, 1)
+        up.hosted("add-model", "scale", str(model))
+        up.wait_for_route("scale")
+        with SteadyLoad(up.router, "scale", RATE) as load:
+            load.wait_for(200)
+            for each in (up.serving.process, *up.processes("run")):
+                each.kill()
+            load.wait_for(500)
+            up.servers()[0].kill()
+            load.wait_for(500)
+        assert load.failures == []
 
 
 @pytest.mark.parametrize("router", ["python", "envoy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,24 @@ class Servable:
     def predict(self, x):
         return x
 """,
+    "kills_once": """
+import os, pathlib, signal
+class Servable:
+    def load(self, version):
+        if not pathlib.Path("@/killed").exists():
+            pathlib.Path("@/killed").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+    def predict(self, x):
+        return x
+""",
+    "kills": """
+import os, signal
+class Servable:
+    def load(self, version):
+        os.kill(os.getppid(), signal.SIGKILL)
+    def predict(self, x):
+        return x
+""",
     "dies_at_call": """
 import signal
 class Servable:
@@ -60,7 +79,7 @@ def write(base_path: Path, kind: str, version: int = 1) -> Path:
     """Writes a version of a kind; returns its base path."""
     folder = base_path / str(version)
     folder.mkdir(parents=True)
-    (folder / "servable.py").write_text(TEXTS[kind])
+    (folder / "servable.py").write_text(TEXTS[kind].replace("@", str(folder)))
     signature = {
         "method": "predict",
         "inputs": {"x": _TENSOR},
@@ -117,41 +136,77 @@ def test_what_cannot_serve_says_so_and_harms_no_one(
     assert server.process.poll() is None
 
 
-def test_a_version_that_crashes_is_told_to_no_server_of_a_fleet(
-    server: Serving,
-    tmp_path: Path,
-    short_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The one before goes on; mended and added again, it answers."""
+@pytest.fixture
+def fleet(
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Serving]:
+    """A fleet without servers, where commands find it."""
     control = f"unix:{short_folder}/control.sock"
     monkeypatch.setenv("TFS_HOSTED_CONTROLLER", control)
-    store = f"--store={tmp_path / 'fleet.db'}"
-    flags = ("--listen=127.0.0.1:0", store, f"--control={control}")
-    fleet = Serving.of(fork_tfs("hosted", "run", *flags))
+    flags = (
+        *("--listen=127.0.0.1:0", "--down_after_s=3", f"--control={control}"),
+        f"--store={tmp_path / 'fleet.db'}",
+    )
+    made = Serving.of(fork_tfs("hosted", "run", *flags))
     try:
-        address = fleet.wait_for(r"listening on (127\S+)")
-        fleet.wait_for("listening on unix")
-        base_path = write(tmp_path / "m", "sound")
-        for words in (
-            ("add-job", server.address, "--memory=1G"),
-            ("add-model", "m", str(base_path), "--replicas=1"),
-        ):
-            code, printed = run_command("hosted", *words)
-            assert code == 0, printed
-        write(base_path, "dies_at_call", 2)
-        code, printed = run_command("hosted", "add-version", "m", "2")
-        assert code == 1, printed
-        assert "quarantined" in printed
-        x = np.ones((1, 1), np.float32)
-        with Client(address, timeout_s=PATIENCE_S) as client:
-            assert client.predict("m", {"x": x}).version == 1
-            assert "SIGSEGV" in run_command("hosted", "why", "m")[1]
-            assert "SIGSEGV" in run_command("hosted", "status")[1]
-            (base_path / "2" / "servable.py").write_text(TEXTS["sound"])
-            code, printed = run_command("hosted", "add-version", "m", "2")
-            assert code == 0, printed
-            assert client.predict("m", {"x": x}).version == 2
-            assert "quarantined" not in run_command("hosted", "status")[1]
+        made.wait_for("listening on unix")
+        yield made
     finally:
-        fleet.close()
+        made.close()
+
+
+def test_a_server_that_dies_in_a_trial_is_no_answer_and_two_that_do_are(
+    fleet: Serving, tmp_path: Path
+) -> None:
+    """Another is asked when the version took the first with it; then it is quarantined."""
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                Serving("--source=rpc", f"--state_dir={tmp_path / each}", measures=True)
+            )
+            for each in "abc"
+        ]
+
+        def num_dead() -> int:
+            return sum(each.process.poll() is not None for each in servers)
+
+        for each in servers:
+            run_command("hosted", "add-job", each.address, "--memory=1G")
+        base_path = write(tmp_path / "m", "sound")
+        code, printed = run_command("hosted", "add-model", "m", str(base_path))
+        assert code == 0, printed
+        write(base_path, "kills_once", 2)
+        code, printed = run_command("hosted", "add-version", "m", "2")
+        assert (code, num_dead()) == (0, 1), printed
+        write(base_path, "kills", 3)
+        code, printed = run_command("hosted", "add-version", "m", "3")
+        assert (code, num_dead()) == (1, 3), printed
+        assert "ended while they tried it" in printed
+
+
+def test_a_version_that_crashes_is_told_to_no_server_of_a_fleet(
+    fleet: Serving, server: Serving, tmp_path: Path
+) -> None:
+    """The one before goes on; mended and added again, it answers."""
+    address = fleet.wait_for(r"listening on (127\S+)")
+    base_path = write(tmp_path / "m", "sound")
+    for words in (
+        ("add-job", server.address, "--memory=1G"),
+        ("add-model", "m", str(base_path), "--replicas=1"),
+    ):
+        code, printed = run_command("hosted", *words)
+        assert code == 0, printed
+    write(base_path, "dies_at_call", 2)
+    code, printed = run_command("hosted", "add-version", "m", "2")
+    assert code == 1, printed
+    assert "quarantined" in printed
+    x = np.ones((1, 1), np.float32)
+    with Client(address, timeout_s=PATIENCE_S) as client:
+        assert client.predict("m", {"x": x}).version == 1
+        assert "SIGSEGV" in run_command("hosted", "why", "m")[1]
+        assert "SIGSEGV" in run_command("hosted", "status")[1]
+        (base_path / "2" / "servable.py").write_text(TEXTS["sound"])
+        code, printed = run_command("hosted", "add-version", "m", "2")
+        assert code == 0, printed
+        assert client.predict("m", {"x": x}).version == 2
+        assert "quarantined" not in run_command("hosted", "status")[1]

@@ -66,7 +66,16 @@ FAILURES: Final[Mapping[str, Sequence[str]]] = {
         f"{_WORKER}::test_who_is_ended_for_memory_again_and_again_is_quarantined",
         "tests/hosted/test_controller.py::test_a_load_that_failed_is_not_waited_for",
     ),
-    "a router hears of nothing": (_AWAY,),
+    "a model takes its server with it": (
+        "tests/e2e/test_version_probe.py::test_a_server_that_dies_in_a_trial_is_no_answer_and_two_that_do_are",
+    ),
+    "a router hears of nothing": (
+        _AWAY,
+        f"{_UP}::test_envoy_serves_on_without_its_control_plane",
+    ),
+    "load falls, and servers go": (
+        f"{_UP}::test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request",
+    ),
     "a clock is set": (f"{_STORE}::test_a_clock_that_is_set_makes_no_second_leader",),
 }
 
