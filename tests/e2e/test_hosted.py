@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import Serving, export_sleeper, fork_tfs, run_command
+from tests.e2e.serving import (
+    Serving,
+    export_sleeper,
+    fork_tfs,
+    run_command,
+)
+from tests.server.validated import save_for, write_requests
 from tfs.client import Client
 from tfs.client.call_errors import RetryPolicy
 from tfs.core.errors import ServingError
+from tfs.core.version.input_statistics import MIN_VALUES
 from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
@@ -85,6 +92,47 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
         assert "rollback to 1 of scale" in hosted("status", "--history=9")
         why = hosted("why", "scale")
         assert f"taken from {jobs[0].address}, which is down" in why
+        assert router.stop() == 0
+    finally:
+        router.close()
+
+
+def test_a_fleet_has_its_servers_validate_each_version(
+    jobs: list[Serving], tmp_path: Path, control: str
+) -> None:
+    """The whole block goes to them; a version made for other inputs, or that answers
+    otherwise, serves nowhere, and the command says why."""
+    requests = write_requests(tmp_path / "requests", num=MIN_VALUES // 2)
+    base_path = tmp_path / "scale"
+    validation = (
+        f'validation {{ requests: "{requests}" limits {{ max_mean_abs_diff: 0.5 }} '
+        "skew { max_out_of_range: 0.1 } }"
+    )
+    save_for(base_path, [0.0, 2.0])
+    store = f"--store={tmp_path / 'fleet.db'}"
+    router = Serving.of(
+        fork_tfs("hosted", "run", "--listen=127.0.0.1:0", store, control)
+    )
+    try:
+        address = router.wait_for(r"listening on (127\S+)")
+        router.wait_for("listening on unix")
+        hosted("add-job", jobs[0].address, "--memory=1G")
+        hosted("add-model", "scale", str(base_path), f"--config={validation}")
+        save_for(base_path, [5.0, 7.0])
+        code, printed = run_command("hosted", "add-version", "scale", "2")
+        assert code == 1
+        assert "skew: x out_of_range 1 > 0.1" in printed
+        with Client(address, timeout_s=PATIENCE_S) as client:
+            assert client.predict("scale", {"x": X}).version == 1
+            save_for(base_path, [0.0, 2.0], 9.0)
+            assert run_command("hosted", "add-version", "scale", "3")[0] == 1
+            said = jobs[0].wait_for("servable_end servable=scale/3.*")
+            assert "mean_abs_diff 8 > 0.5" in said
+            save_for(base_path, [0.0, 2.0])
+            # It may answer with what was wrong with the version before.
+            run_command("hosted", "add-version", "scale", "4")
+            jobs[0].wait_for("scale/4 is available")
+            assert client.predict("scale", {"x": X}).version == 4
         assert router.stop() == 0
     finally:
         router.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 from managers.serving_map import ServingMap
 from tests.e2e.serving import (
@@ -15,11 +15,10 @@ from tests.e2e.serving import (
     run_command,
     write_whole,
 )
-from tests.models.served import Scale
 from tests.server.environment import config, model
 from tests.server.puppet import PuppetServable
+from tests.server.validated import save_for, write_requests, write_statistics
 from tfs.client import Client
-from tfs.codec.tfrecord import frame
 from tfs.core.call import Call
 from tfs.core.errors import (
     DataLoss,
@@ -35,12 +34,9 @@ from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import (
     MIN_VALUES,
     STATISTICS,
+    Value,
 )
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.export import Packaging, save
-from tfs.export.publish import Extras
-from tfs.proto.tensorflow.core.framework import types_pb2
-from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tfs.server.config.server_config import read_config_text
 from tfs.server.model_settings import GuardSettings, SkewSettings, ValidationSettings
 from tfs.server.validation import Validation
@@ -48,21 +44,6 @@ from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
 FEW = GuardSettings(max_mean_abs_diff=0.5, max_error_rate=0.0)
-
-
-def write_requests(path: Path, num: int = 3, width: int = 2) -> str:
-    """Writes a log of requests for rows of ones; returns its path."""
-    entry = PredictionLog()
-    request = entry.predict_log.request
-    request.model_spec.name = "somebody"
-    tensor = request.inputs["x"]
-    tensor.dtype = types_pb2.DT_FLOAT
-    for size in (1, width):
-        tensor.tensor_shape.dim.add(size=size)
-    tensor.float_val.extend([1.0] * width)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(frame(entry.SerializeToString()) * num)
-    return str(path)
 
 
 class Lookup:
@@ -96,14 +77,20 @@ def servable(version: int, factor: float) -> PuppetServable:
     return made
 
 
+def none(_: ServableId) -> Mapping[str, Sequence[Value]]:
+    """Says that requests brought nothing of late."""
+    return {}
+
+
 def checked(
     serving: Servable | None,
     candidate: Servable,
     settings: ValidationSettings | None,
     path: str = "/nowhere",
+    live: Callable[[ServableId], Mapping[str, Sequence[Value]]] = none,
 ) -> str:
     """Returns why a version is refused; "" if it is not."""
-    made = Validation(lambda _: settings, Lookup(serving), FakeClock(), Stats())
+    made = Validation(lambda _: settings, Lookup(serving), live, FakeClock(), Stats())
     check = made.check
     try:
         check(candidate, path)
@@ -132,7 +119,7 @@ def test_a_version_that_passes_has_its_figures_until_it_goes(requests: str) -> N
     """Beside the limits; and how versions fared is counted for each model."""
     settings, stats = ValidationSettings(FEW, requests), Stats()
     lookup = Lookup(servable(1, 1.0))
-    validation = Validation(lambda _: settings, lookup, FakeClock(), stats)
+    validation = Validation(lambda _: settings, lookup, none, FakeClock(), stats)
     passed = ServableId("a", 2)
     validation.check(servable(2, 1.25), "/nowhere")
     assert validation.report(passed) == (
@@ -201,6 +188,7 @@ def test_requests_that_cannot_be_read_fail_the_load(
         Validation(
             lambda _: ValidationSettings(FEW, str(path)),
             Lookup(servable(1, 1.0)),
+            none,
             FakeClock(),
             Stats(),
         ).check(servable(2, 1.0), "/nowhere")
@@ -214,6 +202,7 @@ def test_requests_that_cannot_be_read_fail_the_load(
         ("limits { max_error_rate: 2 }", "limits.max_error_rate"),
         ('skew { statistics: "s.json" }', "skew.statistics must be an absolute path"),
         ("skew { max_drift: 2 }", "skew.max_drift"),
+        ("max_size_ratio: 0.5", "max_size_ratio must be at least 1"),
     ],
 )
 def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) -> None:
@@ -247,12 +236,6 @@ def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def write_statistics(folder: Path, values: list[float]) -> None:
-    """Writes the figures of the input x of a version, as the exporter does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    Extras(statistics={"x": values}).write(str(folder))
-
-
 @pytest.mark.parametrize(
     ("recorded", "said"),
     [
@@ -273,34 +256,61 @@ def test_a_version_made_for_other_inputs_is_refused(
     assert why == (said and f"a/2: validation against version 1: {said}")
 
 
+def test_what_live_requests_brought_counts_beside_the_recorded_ones(
+    tmp_path: Path, requests: str
+) -> None:
+    """Few recorded requests are no way around it; a named file of figures is looked at."""
+    write_statistics(tmp_path / "elsewhere", [1.0, 2.0])
+    figures = str(tmp_path / "elsewhere" / STATISTICS)
+    settings = ValidationSettings(
+        GuardSettings(), requests, SkewSettings(figures, max_out_of_range=0.1)
+    )
+
+    def live(_: ServableId) -> Mapping[str, Sequence[Value]]:
+        return {"x": [7.0] * MIN_VALUES}
+
+    one, other = servable(1, 1.0), servable(2, 1.0)
+    assert not checked(one, other, settings)
+    assert "x out_of_range 0.94" in checked(one, other, settings, live=live)
+
+
 def test_few_requests_say_nothing_of_skew(tmp_path: Path) -> None:
     """The report of the version that passed says so."""
     write_statistics(tmp_path / "2", [5.0])
     requests = write_requests(tmp_path / "requests")
     settings = ValidationSettings(FEW, requests, SkewSettings(max_drift=0.0))
     lookup = Lookup(servable(1, 1.0))
-    validation = Validation(lambda _: settings, lookup, FakeClock(), Stats())
+    validation = Validation(lambda _: settings, lookup, none, FakeClock(), Stats())
     validation.check(servable(2, 1.0), str(tmp_path / "2"))
     assert validation.report(ServableId("a", 2)).endswith(
         "; skew: fewer than 100 values of each input"
     )
 
 
+@pytest.mark.parametrize("sizes", [(100, 301), (301, 100)])
+def test_a_version_of_quite_another_size_is_refused(
+    tmp_path: Path, sizes: tuple[int, int]
+) -> None:
+    """Whichever is larger: half a vocabulary is as wrong as one twice as long."""
+    settings = ValidationSettings(GuardSettings(), max_size_ratio=3.0)
+    for version, size in enumerate(sizes, 1):
+        (tmp_path / f"{version}").mkdir()
+        (tmp_path / f"{version}" / "weights").write_bytes(bytes(size))
+    lookup = Lookup(servable(1, 1.0))
+    validation = Validation(lambda _: settings, lookup, none, FakeClock(), Stats())
+    validation.check(servable(1, 1.0), str(tmp_path / "1"))
+    with pytest.raises(FailedPrecondition, match=r"size_ratio 3\.01 > 3"):
+        validation.check(servable(2, 1.0), str(tmp_path / "2"))
+
+
 def test_skew_without_recorded_inputs_fails_the_load(requests: str) -> None:
     """As a version is not let through without the requests it must pass."""
     settings = ValidationSettings(FEW, requests, SkewSettings())
     validation = Validation(
-        lambda _: settings, Lookup(servable(1, 1.0)), FakeClock(), Stats()
+        lambda _: settings, Lookup(servable(1, 1.0)), none, FakeClock(), Stats()
     )
     with pytest.raises(NotFound, match=STATISTICS):
         validation.check(servable(2, 1.0), "/nowhere")
-
-
-def save_for(base_path: Path, values: list[float]) -> None:
-    """Saves the next version, made for such inputs."""
-    example = {"x": torch.rand(2, 2)}
-    made_for = Packaging(statistics={"x": values})
-    save(Scale(1.0).eval(), example, base_path, packaging=made_for)
 
 
 def test_a_server_refuses_a_version_saved_for_other_inputs(tmp_path: Path) -> None:

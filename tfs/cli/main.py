@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tfs.cli import package
-from tfs.cli.calling import metadata, predict, replay, tune, warmup
+from tfs.cli.calling import metadata, predict, replay, statistics, tune, warmup
 from tfs.cli.hosted import command as hosted
 from tfs.cli.operating import config, page, status, trial
 from tfs.cli.serving import serve
@@ -22,6 +22,7 @@ COMMANDS: Final = (
     predict,
     metadata,
     warmup,
+    statistics,
     replay,
     tune,
     status,

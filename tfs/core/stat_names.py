@@ -109,6 +109,10 @@ VALIDATIONS: Final = "validations"
 """Counter: versions compared with the one that served. Labels: model, outcome (passed,
 refused)."""
 
+INPUT_SKEW: Final = "input_skew"
+"""Gauge: how far inputs of live requests are from those recorded with the version. Labels:
+model, version, input, figure (drift, out_of_range, missing; shares, 0 to 1)."""
+
 BATCHES: Final = "batches"
 """Gauge: batches computed. Labels of all batching stats: model, version, signature.
 

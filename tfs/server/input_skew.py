@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import random
 import struct
-from collections import defaultdict
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.dtype import STRING
 from tfs.core.servable import Tensors
+from tfs.core.tensor_view import TensorView
 from tfs.core.version.input_statistics import (
     MIN_VALUES,
-    STATISTICS,
+    InputStatistics,
+    Skew,
     Value,
-    read_statistics,
     skew,
 )
 from tfs.server.model_settings import SkewSettings
@@ -38,65 +40,94 @@ _CODES: Final = {
 
 
 class LiveInputs:
-    """The first values of each input of some requests. For one thread."""
+    """A sample of the values of each input of some requests. For one thread.
 
-    def __init__(self) -> None:
-        self.values: defaultdict[str, list[Value]] = defaultdict(list)
+    Args:
+        max_values: How many values of an input are kept, the newest.
+        max_per_tensor: How many of one tensor, picked at random.
+
+    """
+
+    def __init__(
+        self, max_values: int = _MAX_VALUES, max_per_tensor: int = _MAX_VALUES
+    ) -> None:
+        self._max_values = max_values
+        self._max_per_tensor = max_per_tensor
+        self._draw = random.Random(0)
+        self._values: dict[str, deque[Value]] = {}
 
     def add(self, tensors: Tensors) -> None:
         """Adds the inputs of a request, without those of bfloat16 and complex numbers."""
         for name, tensor in tensors.items():
-            values = self.values[name]
-            num = min(tensor.num_elements, _MAX_VALUES - len(values))
-            if tensor.dtype is STRING:
-                values.extend(
-                    each.decode(errors="replace") for each in tensor.strings[:num]
-                )
-            elif code := _CODES.get(tensor.dtype.name):
-                values.extend(struct.unpack_from(f"<{num}{code}", tensor.buffer))
+            num = tensor.num_elements
+            picked: Sequence[int] = range(num)
+            if num > self._max_per_tensor:
+                picked = self._draw.sample(picked, self._max_per_tensor)
+            self.extend({name: _values_at(tensor, picked)})
+
+    def extend(self, values: Mapping[str, Sequence[Value]]) -> None:
+        """Adds values by input."""
+        for name, each in values.items():
+            kept = self._values.get(name)
+            if kept is None:
+                kept = self._values[name] = deque(maxlen=self._max_values)
+            kept.extend(each)
+
+    def values(self) -> dict[str, list[Value]]:
+        """Returns a copy of what is kept, by input."""
+        return {name: list(each) for name, each in self._values.items()}
+
+
+def _values_at(tensor: TensorView, picked: Sequence[int]) -> list[Value]:
+    if tensor.dtype is STRING:
+        return [tensor.strings[each].decode(errors="replace") for each in picked]
+    code = _CODES.get(tensor.dtype.name)
+    if code is None:
+        return []
+    one, buffer = struct.Struct(f"<{code}"), tensor.buffer
+    return [one.unpack_from(buffer, each * one.size)[0] for each in picked]
 
 
 @dataclass(frozen=True, slots=True)
 class InputSkew:
-    """What was measured, in words. Immutable.
+    """What was measured, and in words. Immutable.
 
     Attributes:
-        figures: How far each input is from the recorded one.
+        by_input: How far each input is from the recorded one.
+        figures: The same in words.
         rejection: Which limits were exceeded; "" is none.
 
     """
 
+    by_input: Mapping[str, Skew]
     figures: str
     rejection: str
 
     @classmethod
     def measured(
-        cls, settings: SkewSettings, inputs: LiveInputs, path: str
+        cls,
+        limits: SkewSettings,
+        recorded: Mapping[str, InputStatistics],
+        values: Mapping[str, Sequence[Value]],
     ) -> InputSkew:
-        """Compares live inputs with the recorded ones of the version at a path; blocks.
-
-        Raises:
-            ServingError: The recorded ones cannot be read.
-
-        """
-        recorded = read_statistics(
-            settings.statistics or os.path.join(path, STATISTICS)
-        )
+        """Compares live values with the recorded ones, by input."""
+        by_input: dict[str, Skew] = {}
         told: list[str] = []
         over: list[str] = []
         for name in sorted(recorded):
-            values = inputs.values.get(name, ())
-            if len(values) < MIN_VALUES:
+            live = values.get(name, ())
+            if len(live) < MIN_VALUES:
                 continue
-            found = skew(recorded[name], values)
+            found = by_input[name] = skew(recorded[name], live)
             for figure, limit in (
-                ("drift", settings.max_drift),
-                ("out_of_range", settings.max_out_of_range),
-                ("missing", settings.max_missing),
+                ("drift", limits.max_drift),
+                ("out_of_range", limits.max_out_of_range),
+                ("missing", limits.max_missing),
             ):
                 value: float = getattr(found, figure)
                 told.append(f"{name} {figure} {value:.4g}")
                 if limit is not None and value > limit:
                     over.append(f"{told[-1]} > {limit:.4g}")
         figures = ", ".join(told) or f"fewer than {MIN_VALUES} values of each input"
-        return cls(f"skew: {figures}", f"skew: {', '.join(over)}" if over else "")
+        rejection = f"skew: {', '.join(over)}" if over else ""
+        return cls(by_input, f"skew: {figures}", rejection)

@@ -38,6 +38,7 @@ from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
+from tfs.server.live_skew import LiveSkew
 from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
@@ -65,12 +66,14 @@ class Loading:
         decoders: Runs what takes long and is not loading.
         has_requests: Whether requests are being handled now; called from any thread.
         on_ended: Takes each version that is gone; called on any thread.
+        on_sampling: Called on the loop when ``live_skew`` wants other requests.
 
     Attributes:
         bus: Carries the states of versions.
         core: What follows a config.
         memory: How much memory models may use together; None if there is no limit.
         num_warmed: How many requests each loaded version was warmed up with.
+        live_skew: Compares requests with what versions were made for.
         validation: Compares versions with those whose place they take.
         probe: Tries versions out that are not served.
 
@@ -86,6 +89,7 @@ class Loading:
         decoders: ThreadExecutor,
         has_requests: Callable[[], bool],
         on_ended: Callable[[ServableId], None],
+        on_sampling: Callable[[], None],
     ) -> None:
         self._on_ended = on_ended
         self._warmup_options = _warmup_options(options)
@@ -138,8 +142,12 @@ class Loading:
             state_dir=options.state_dir,
             memory=self.memory,
         )
+        settings_of = self.core.config.validation_settings
+        self.live_skew = LiveSkew(
+            settings_of, decoders, loop, clock, stats, on_sampling
+        )
         self.validation = Validation(
-            self.core.config.validation_settings, self.core.served, clock, stats
+            settings_of, self.core.served, self.live_skew.values, clock, stats
         )
         self.probe = VersionProbe(
             options, self._placer, self._remote_copies.cache, self.memory, clock
@@ -188,6 +196,7 @@ class Loading:
         num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
         self.num_warmed[servable.id] = num
         self.validation.check(servable, path)
+        self.live_skew.note(servable, path)
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
         """Drops what is noted of versions that are gone."""
@@ -195,6 +204,7 @@ class Loading:
             ended = event.event.id
             self.num_warmed.pop(ended, None)
             self.validation.forget(ended)
+            self.live_skew.forget(ended)
             self._on_ended(ended)
 
 

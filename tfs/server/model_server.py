@@ -24,6 +24,7 @@ from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
+from tfs.handlers.limits.model_gate import RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.oip.service import OipService
@@ -98,6 +99,7 @@ class ModelServer:
             self._decoders,
             lambda: self._gate.is_entered,
             self._forget_version,
+            self._set_logs,
         )
         self.bus, self.core = self._loading.bus, self._loading.core
         self._events = RecentEvents()
@@ -136,6 +138,7 @@ class ModelServer:
         self._tracing = OtelTracing(os.environ, self._clock)
         self._http = HttpSurface(options, self._loop, budget, self._decoders)
         self._models: Mapping[str, ModelSettings] = {}
+        self._logs: Mapping[str, tuple[RequestLog, ...]] = {}
         self._addresses: Sequence[str] = ()
         self._key = secrets.token_urlsafe(_KEY_BYTES)
         self._draining = False
@@ -283,15 +286,21 @@ class ModelServer:
             return
         self._models = models
         self._gate.retain(models)
-        self._gate.set_logs(
-            self._request_logs.update(
-                {
-                    name: (settings.logging,)
-                    for name, settings in models.items()
-                    if settings.logging is not None
-                }
-            )
+        self._logs = self._request_logs.update(
+            {
+                name: (settings.logging,)
+                for name, settings in models.items()
+                if settings.logging is not None
+            }
         )
+        self._set_logs()
+
+    def _set_logs(self) -> None:
+        """Has the requests logged that are to be, and sampled those wanted now. On the loop."""
+        sampled, logs = self._loading.live_skew, dict(self._logs)
+        for name in sampled.models:
+            logs[name] = (*logs.get(name, ()), sampled)
+        self._gate.set_logs(logs)
 
     def _forget_version(self, ended: ServableId) -> None:
         """Drops the counts of a version that is gone."""
@@ -326,6 +335,7 @@ class ModelServer:
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
             num_warmed=lambda each: self._loading.num_warmed.get(each, 0),
             validation=self._loading.validation.report,
+            skew=self._loading.live_skew.skew,
             figures=self._gate.figures,
             fleet=lambda: claim_report(self._fleet.claim if self._fleet else None),
         )

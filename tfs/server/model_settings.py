@@ -86,12 +86,14 @@ class ValidationSettings:
         limits: How much their answers may differ.
         requests: File of what both are asked; "" is what the new version is warmed up with.
         skew: How far the inputs of these may be from the recorded ones.
+        max_size_ratio: How many times as large its files may be, or those of the other.
 
     """
 
     limits: GuardSettings
     requests: str = ""
     skew: SkewSettings | None = None
+    max_size_ratio: float | None = None
 
 
 class ConfiguredBackend(enum.Enum):

@@ -3,16 +3,19 @@
 Both are asked the same recorded requests. If the answers differ by more than the model's
 ``validation`` allows, the load fails with the figures, and the other goes on serving. The
 figures and their limits are those of a canary. So does the load if the inputs of these
-requests are too far from those that the version was made for. ("TensorFlow-Serving", section 3.2: "data
-and model validation" before a version serves.)
+requests, and of those that the other answered of late, are too far from those that the
+version was made for. ("TensorFlow-Serving", section 3.2: "data and model validation" before
+a version serves.)
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tfs.core import stat_names
 from tfs.core.clock import Clock
@@ -21,6 +24,7 @@ from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
+from tfs.core.version.input_statistics import STATISTICS, Value, read_statistics
 from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.warmup_replay import (
     MAX_RECORDS,
@@ -44,6 +48,7 @@ class Validation:
     Args:
         settings_of: Returns what a model's config says; None compares nothing.
         lookup: Finds the version that serves.
+        live: Returns what requests to a version brought of late, by input.
         clock: Measures how long answers take.
         stats: Where comparisons are counted.
 
@@ -53,13 +58,16 @@ class Validation:
         self,
         settings_of: Callable[[str], ValidationSettings | None],
         lookup: ModelLookup,
+        live: Callable[[ServableId], Mapping[str, Sequence[Value]]],
         clock: Clock,
         stats: Stats,
     ) -> None:
         self._stats = stats
         self._passed: dict[ServableId, str] = {}
+        self._paths: dict[ServableId, str] = {}
         self._settings_of = settings_of
         self._lookup = lookup
+        self._live = live
         self._clock = clock
 
     def report(self, servable_id: ServableId) -> str:
@@ -69,6 +77,7 @@ class Validation:
     def forget(self, servable_id: ServableId) -> None:
         """Forgets a version that is gone."""
         self._passed.pop(servable_id, None)
+        self._paths.pop(servable_id, None)
 
     def check(self, servable: Servable, path: str) -> None:
         """Compares a loaded version with the one that serves; where none does, nothing.
@@ -79,6 +88,7 @@ class Validation:
 
         """
         name = servable.id.name
+        self._paths[servable.id] = path
         settings = self._settings_of(name)
         if settings is None:
             return
@@ -88,15 +98,22 @@ class Validation:
             return
         with handle as serving:
             inputs = LiveInputs() if settings.skew else None
+            if inputs is not None:
+                inputs.extend(self._live(serving.id))
             tally = self._compared(serving, servable, settings.requests, path, inputs)
         figures = tally.figures()
         limits = judge(settings.limits, figures)
         why = rejection(limits, figures)
         said = approval(limits, figures)
         if settings.skew and inputs is not None:
-            skew = InputSkew.measured(settings.skew, inputs, path)
+            recorded = settings.skew.statistics or os.path.join(path, STATISTICS)
+            skew = InputSkew.measured(
+                settings.skew, read_statistics(recorded), inputs.values()
+            )
             why = "; ".join(filter(None, (why, skew.rejection)))
             said += f"; {skew.figures}"
+        size = self._size_problem(settings.max_size_ratio, handle.id, path)
+        why = "; ".join(filter(None, (why, size)))
         compared = f"validation against version {handle.id.version}"
         outcome = "refused" if why else "passed"
         self._stats.counter(stat_names.VALIDATIONS, model=name, outcome=outcome).add()
@@ -106,6 +123,14 @@ class Validation:
             )
         said = self._passed[servable.id] = f"{compared}: {said}"
         log.info("event=validated servable=%s why=%r", servable.id.slashed, said)
+
+    def _size_problem(self, limit: float | None, serving: ServableId, path: str) -> str:
+        if limit is None or serving not in self._paths:
+            return ""
+        sizes = [_size_bytes(each) for each in (self._paths[serving], path)]
+        ratio = max(sizes) / max(1, min(sizes))
+        told = f"{sizes[1]} bytes of files after {sizes[0]}: size_ratio {ratio:.4g}"
+        return f"{told} > {limit:.4g}" if ratio > limit else ""
 
     def _compared(
         self,
@@ -138,6 +163,11 @@ class Validation:
                     difference(old.outcome, new.outcome, old.output_filter),
                 )
         return tally
+
+
+def _size_bytes(path: str) -> int:
+    files = (each for each in Path(path).rglob("*") if each.is_file())
+    return sum(each.stat().st_size for each in files)
 
 
 @dataclass(frozen=True, slots=True)

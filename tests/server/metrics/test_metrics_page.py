@@ -175,6 +175,7 @@ def test_every_stat_is_a_count_or_says_how_something_is() -> None:
         stat_names.RPC_CONNECTIONS,
         stat_names.RPC_STREAMS,
         stat_names.RPC_RECEIVE_BYTES,
+        stat_names.INPUT_SKEW,
         stat_names.BATCH_WAITING_ROWS,
         stat_names.BATCH_WAITING_TASKS,
         stat_names.REQUESTS_WAITING,

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"{len(entries)} requests; a server replays {MAX_RECORDS} at most"
         )
-    _release(path, WARMUP_REQUESTS)
+    release(path, WARMUP_REQUESTS)
     _write(Path(path, WARMUP_REQUESTS), entries)
     what = "request" if len(entries) == 1 else "requests"
     print(f"{len(entries)} {what} in {os.path.join(path, WARMUP_REQUESTS)}")
@@ -233,8 +233,8 @@ def _rows(path: str) -> list[dict[str, object]]:
     return rows
 
 
-def _release(path: str, name: str) -> None:
-    """Removes the file from the manifest; its records have checksums of their own.
+def release(path: str, name: str) -> None:
+    """Removes a file from the manifest, if there is one that has it.
 
     Otherwise a server that looked between the two writes would find a digest that does
     not match, and refuse the version.

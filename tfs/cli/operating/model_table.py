@@ -201,7 +201,9 @@ def _why(version: pb.VersionReport) -> str:
     """Returns a version's error, or what its load waits for, or the reason of its state."""
     if version.HasField("error"):
         return _error(version)
-    return version.load.waiting or _example_error(version) or version.reason
+    skew = f"live {version.skew}" if version.skew else ""
+    why = version.load.waiting or _example_error(version) or version.reason
+    return "; ".join(filter(None, (why, skew)))
 
 
 def _error(version: pb.VersionReport) -> str:

@@ -42,6 +42,7 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.waiting import fill_error
 from tfs.server.core import ServerCore
+from tfs.server.input_skew import InputSkew
 from tfs.server.system.processes import tree_resident_bytes
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class ProcessFacts:
         num_warmed: Returns how many requests a version was warmed up with.
         validation: Returns how a version passed the comparison with the one before; "" if
             nothing was compared.
+        skew: Returns how far the inputs of a version are from the recorded ones, if it is
+            known.
         figures: Returns the counters of a model's version, by signature.
         fleet: Returns the fleet that it belongs to.
 
@@ -81,6 +84,7 @@ class ProcessFacts:
     problems: Callable[[], Sequence[str]] = tuple
     num_warmed: Callable[[ServableId], int] = lambda _id: 0
     validation: Callable[[ServableId], str] = lambda _id: ""
+    skew: Callable[[ServableId], InputSkew | None] = lambda _id: None
     figures: FiguresOf = lambda _name, _version: {}
     fleet: Callable[[], pb.FleetClaim | None] = lambda: None
 
@@ -262,6 +266,13 @@ class ServerReports:
             )
             path = paths.get(state.id.version, "")
             report.versions.append(self._version(state, path, include_stats))
+            skew = self._facts.skew(state.id)
+            if skew is not None:
+                report.versions[-1].skew = skew.figures
+            if skew is not None and skew.rejection:
+                report.notes.append(
+                    f"version {state.id.version}: live {skew.rejection}"
+                )
         is_resident = core.residency.is_resident(name)
         if is_resident is not None:
             kinds = pb.ModelReport.Residency

@@ -301,12 +301,16 @@ def _read_validation(
     if requests and not requests.startswith("/"):
         raise InvalidArgument(f"{where}.requests must be an absolute path: {requests}")
     has_skew = validation.HasField("skew")
-    if not validation.HasField("limits") and not has_skew:
+    ratio = validation.max_size_ratio if validation.HasField("max_size_ratio") else None
+    if not validation.HasField("limits") and not has_skew and ratio is None:
         raise InvalidArgument(f"{where}.limits is required: it says what is refused")
+    if ratio is not None and not (ratio >= 1 and math.isfinite(ratio)):
+        raise InvalidArgument(f"{where}.max_size_ratio must be at least 1: {ratio}")
     return ValidationSettings(
         _read_guard(f"{where}.limits", validation.limits),
         requests,
         _read_skew(f"{where}.skew", validation.skew) if has_skew else None,
+        ratio,
     )
 
 

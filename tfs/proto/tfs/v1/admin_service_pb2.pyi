@@ -173,7 +173,7 @@ class LabelReport(_message.Message):
     def __init__(self, label: _Optional[str] = ..., version: _Optional[int] = ..., pending_version: _Optional[int] = ...) -> None: ...
 
 class VersionReport(_message.Message):
-    __slots__ = ("version", "state", "reason", "error", "since_s", "notes", "path", "code_digest", "memory", "load", "placement", "signatures", "quarantined")
+    __slots__ = ("version", "state", "reason", "error", "since_s", "notes", "path", "code_digest", "memory", "load", "placement", "signatures", "quarantined", "skew")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +187,7 @@ class VersionReport(_message.Message):
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    SKEW_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: _get_model_status_pb2.ModelVersionStatus.State
     reason: str
@@ -200,7 +201,8 @@ class VersionReport(_message.Message):
     placement: PlacementReport
     signatures: _containers.RepeatedCompositeFieldContainer[SignatureReport]
     quarantined: bool
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[_Union[_get_model_status_pb2.ModelVersionStatus.State, str]] = ..., reason: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., since_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ..., path: _Optional[str] = ..., code_digest: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., placement: _Optional[_Union[PlacementReport, _Mapping]] = ..., signatures: _Optional[_Iterable[_Union[SignatureReport, _Mapping]]] = ..., quarantined: bool = ...) -> None: ...
+    skew: str
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[_Union[_get_model_status_pb2.ModelVersionStatus.State, str]] = ..., reason: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., since_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ..., path: _Optional[str] = ..., code_digest: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., placement: _Optional[_Union[PlacementReport, _Mapping]] = ..., signatures: _Optional[_Iterable[_Union[SignatureReport, _Mapping]]] = ..., quarantined: bool = ..., skew: _Optional[str] = ...) -> None: ...
 
 class MemoryReport(_message.Message):
     __slots__ = ("resident_bytes", "reserved_bytes", "load_peak_bytes", "call_peak_bytes")

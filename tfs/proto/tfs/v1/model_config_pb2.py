@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n\x19tfs/v1/model_config.proto\x12\x06tfs.v1\"K\n\x07Traffic\x12\x14\n\x07primary\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x06\x63\x61nary\x18\x02 \x01(\x0b\x32\x0e.tfs.v1.CanaryB\n\n\x08_primary\"v\n\x06\x43\x61nary\x12\x14\n\x07version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0ctee_fraction\x18\x02 \x01(\x01\x12\x16\n\x0esplit_fraction\x18\x03 \x01(\x01\x12\x1c\n\x05guard\x18\x04 \x01(\x0b\x32\r.tfs.v1.GuardB\n\n\x08_version\"\x8b\x02\n\x05Guard\x12\x18\n\x0bmin_samples\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15max_top1_disagreement\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11max_mean_abs_diff\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11max_latency_ratio\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0emax_error_rate\x18\x05 \x01(\x01H\x04\x88\x01\x01\x42\x0e\n\x0c_min_samplesB\x18\n\x16_max_top1_disagreementB\x14\n\x12_max_mean_abs_diffB\x14\n\x12_max_latency_ratioB\x11\n\x0f_max_error_rate\"Y\n\nValidation\x12\x10\n\x08requests\x18\x01 \x01(\t\x12\x1d\n\x06limits\x18\x02 \x01(\x0b\x32\r.tfs.v1.Guard\x12\x1a\n\x04skew\x18\x03 \x01(\x0b\x32\x0c.tfs.v1.Skew\"\x9e\x01\n\x04Skew\x12\x12\n\nstatistics\x18\x01 \x01(\t\x12\x16\n\tmax_drift\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10max_out_of_range\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bmax_missing\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_max_driftB\x13\n\x11_max_out_of_rangeB\x0e\n\x0c_max_missing\"\x8d\x02\n\x07Runtime\x12(\n\x07\x62\x61\x63kend\x18\x01 \x01(\x0e\x32\x17.tfs.v1.Runtime.Backend\x12,\n\tisolation\x18\x02 \x01(\x0e\x32\x19.tfs.v1.Runtime.Isolation\x12\x18\n\x10num_interpreters\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x18\n\x10intra_op_threads\x18\x05 \x01(\r\"9\n\x07\x42\x61\x63kend\x12\x08\n\x04\x41UTO\x10\x00\x12\n\n\x06INLINE\x10\x01\x12\x0b\n\x07PROCESS\x10\x02\x12\x0b\n\x07\x44LMOPEN\x10\x03\"+\n\tIsolation\x12\x10\n\x0cNOT_REQUIRED\x10\x00\x12\x0c\n\x08REQUIRED\x10\x01*B\n\nTransition\x12\x1b\n\x17\x41VAILABILITY_PRESERVING\x10\x00\x12\x17\n\x13RESOURCE_PRESERVING\x10\x01*&\n\tResidency\x12\n\n\x06\x41LWAYS\x10\x00\x12\r\n\tON_DEMAND\x10\x01\x62\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n\x19tfs/v1/model_config.proto\x12\x06tfs.v1\"K\n\x07Traffic\x12\x14\n\x07primary\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x06\x63\x61nary\x18\x02 \x01(\x0b\x32\x0e.tfs.v1.CanaryB\n\n\x08_primary\"v\n\x06\x43\x61nary\x12\x14\n\x07version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0ctee_fraction\x18\x02 \x01(\x01\x12\x16\n\x0esplit_fraction\x18\x03 \x01(\x01\x12\x1c\n\x05guard\x18\x04 \x01(\x0b\x32\r.tfs.v1.GuardB\n\n\x08_version\"\x8b\x02\n\x05Guard\x12\x18\n\x0bmin_samples\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15max_top1_disagreement\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11max_mean_abs_diff\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11max_latency_ratio\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0emax_error_rate\x18\x05 \x01(\x01H\x04\x88\x01\x01\x42\x0e\n\x0c_min_samplesB\x18\n\x16_max_top1_disagreementB\x14\n\x12_max_mean_abs_diffB\x14\n\x12_max_latency_ratioB\x11\n\x0f_max_error_rate\"\x89\x01\n\nValidation\x12\x10\n\x08requests\x18\x01 \x01(\t\x12\x1d\n\x06limits\x18\x02 \x01(\x0b\x32\r.tfs.v1.Guard\x12\x1a\n\x04skew\x18\x03 \x01(\x0b\x32\x0c.tfs.v1.Skew\x12\x1b\n\x0emax_size_ratio\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_max_size_ratio\"\x9e\x01\n\x04Skew\x12\x12\n\nstatistics\x18\x01 \x01(\t\x12\x16\n\tmax_drift\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10max_out_of_range\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bmax_missing\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_max_driftB\x13\n\x11_max_out_of_rangeB\x0e\n\x0c_max_missing\"\x8d\x02\n\x07Runtime\x12(\n\x07\x62\x61\x63kend\x18\x01 \x01(\x0e\x32\x17.tfs.v1.Runtime.Backend\x12,\n\tisolation\x18\x02 \x01(\x0e\x32\x19.tfs.v1.Runtime.Isolation\x12\x18\n\x10num_interpreters\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x18\n\x10intra_op_threads\x18\x05 \x01(\r\"9\n\x07\x42\x61\x63kend\x12\x08\n\x04\x41UTO\x10\x00\x12\n\n\x06INLINE\x10\x01\x12\x0b\n\x07PROCESS\x10\x02\x12\x0b\n\x07\x44LMOPEN\x10\x03\"+\n\tIsolation\x12\x10\n\x0cNOT_REQUIRED\x10\x00\x12\x0c\n\x08REQUIRED\x10\x01*B\n\nTransition\x12\x1b\n\x17\x41VAILABILITY_PRESERVING\x10\x00\x12\x17\n\x13RESOURCE_PRESERVING\x10\x01*&\n\tResidency\x12\n\n\x06\x41LWAYS\x10\x00\x12\r\n\tON_DEMAND\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tfs.proto.tfs.v1.model_config_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSITION']._serialized_start=1028
-  _globals['_TRANSITION']._serialized_end=1094
-  _globals['_RESIDENCY']._serialized_start=1096
-  _globals['_RESIDENCY']._serialized_end=1134
+  _globals['_TRANSITION']._serialized_start=1077
+  _globals['_TRANSITION']._serialized_end=1143
+  _globals['_RESIDENCY']._serialized_start=1145
+  _globals['_RESIDENCY']._serialized_end=1183
   _globals['_TRAFFIC']._serialized_start=37
   _globals['_TRAFFIC']._serialized_end=112
   _globals['_CANARY']._serialized_start=114
   _globals['_CANARY']._serialized_end=232
   _globals['_GUARD']._serialized_start=235
   _globals['_GUARD']._serialized_end=502
-  _globals['_VALIDATION']._serialized_start=504
-  _globals['_VALIDATION']._serialized_end=593
-  _globals['_SKEW']._serialized_start=596
-  _globals['_SKEW']._serialized_end=754
-  _globals['_RUNTIME']._serialized_start=757
-  _globals['_RUNTIME']._serialized_end=1026
-  _globals['_RUNTIME_BACKEND']._serialized_start=924
-  _globals['_RUNTIME_BACKEND']._serialized_end=981
-  _globals['_RUNTIME_ISOLATION']._serialized_start=983
-  _globals['_RUNTIME_ISOLATION']._serialized_end=1026
+  _globals['_VALIDATION']._serialized_start=505
+  _globals['_VALIDATION']._serialized_end=642
+  _globals['_SKEW']._serialized_start=645
+  _globals['_SKEW']._serialized_end=803
+  _globals['_RUNTIME']._serialized_start=806
+  _globals['_RUNTIME']._serialized_end=1075
+  _globals['_RUNTIME_BACKEND']._serialized_start=973
+  _globals['_RUNTIME_BACKEND']._serialized_end=1030
+  _globals['_RUNTIME_ISOLATION']._serialized_start=1032
+  _globals['_RUNTIME_ISOLATION']._serialized_end=1075
 # @@protoc_insertion_point(module_scope)

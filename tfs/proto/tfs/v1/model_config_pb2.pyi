@@ -55,14 +55,16 @@ class Guard(_message.Message):
     def __init__(self, min_samples: _Optional[int] = ..., max_top1_disagreement: _Optional[float] = ..., max_mean_abs_diff: _Optional[float] = ..., max_latency_ratio: _Optional[float] = ..., max_error_rate: _Optional[float] = ...) -> None: ...
 
 class Validation(_message.Message):
-    __slots__ = ("requests", "limits", "skew")
+    __slots__ = ("requests", "limits", "skew", "max_size_ratio")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     SKEW_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZE_RATIO_FIELD_NUMBER: _ClassVar[int]
     requests: str
     limits: Guard
     skew: Skew
-    def __init__(self, requests: _Optional[str] = ..., limits: _Optional[_Union[Guard, _Mapping]] = ..., skew: _Optional[_Union[Skew, _Mapping]] = ...) -> None: ...
+    max_size_ratio: float
+    def __init__(self, requests: _Optional[str] = ..., limits: _Optional[_Union[Guard, _Mapping]] = ..., skew: _Optional[_Union[Skew, _Mapping]] = ..., max_size_ratio: _Optional[float] = ...) -> None: ...
 
 class Skew(_message.Message):
     __slots__ = ("statistics", "max_drift", "max_out_of_range", "max_missing")
