@@ -31,6 +31,7 @@ from tests.benchmarks.hosted_fleet import (
 )
 from tests.benchmarks.many_models import ManyModels
 from tests.benchmarks.open_loop import OpenLoopResult
+from tests.benchmarks.probe_peaks import peaks_over_estimates
 from tests.benchmarks.process_pss import read_tree_pss_mb
 from tests.benchmarks.row import Goal, Row, Series
 from tests.benchmarks.server_process import ServerProcess
@@ -56,6 +57,8 @@ ROWS = (
     Row("hosted/missed/20000-commits", "", NONE_FAILED, lacking=postgres_lacks()),
     Row("hosted/on-demand-memory/5000-models", "GB", Goal("value", "<=", 2.147)),
     Row("hosted/on-demand-first-answer-p95/5000-models", "ms", Goal("value", "<=", 50)),
+    Row("hosted/probe-over-0.8-below-1/twelve-models", "", Goal("value", ">=", 11)),
+    Row("hosted/probe-most/twelve-models", "x", Goal("value", "<=", 1.05)),
     Row("hosted/packing/20000-copies", "s", Goal("value", "<=", 2.0)),
     Row("hosted/packing-volume/20000-copies", "x", Goal("value", "<=", 1.15)),
 )
@@ -251,6 +254,14 @@ def _registered(config: Path) -> ServerProcess:
     return ServerProcess(command, announcement=r"listening on (\S+)")
 
 
+def measure_probes(report: Report) -> None:
+    """What twelve models take at work, over what a probe of a server estimated."""
+    ratios = peaks_over_estimates().values()
+    within = sum(0.8 <= each <= 1.0 for each in ratios)
+    report.record("hosted/probe-over-0.8-below-1/twelve-models", float(within))
+    report.record("hosted/probe-most/twelve-models", max(ratios))
+
+
 def measure_packing(report: Report) -> None:
     """Two copies of 10,000 models on as many servers of 64 GiB as their volume fills."""
     gib = 1 << 30
@@ -302,7 +313,10 @@ def build_area(effort: Effort | None = None) -> Area:
     def packing(report: Report) -> None:
         measure_packing(report)
 
-    parts = (losses, transitions, control_away, commits, on_demand, packing)
+    def probes(report: Report) -> None:
+        measure_probes(report)
+
+    parts = (losses, transitions, control_away, commits, on_demand, packing, probes)
     return Area("hosted", ROWS, parts, time_limit_s=2400.0)
 
 

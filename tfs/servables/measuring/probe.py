@@ -28,7 +28,12 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.core.system.process_memory import peak_bytes, reset_peak, resident_bytes
+from tfs.core.system.process_memory import (
+    anonymous_bytes,
+    peak_bytes,
+    reset_peak,
+    resident_bytes,
+)
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
@@ -47,6 +52,8 @@ _SCALING_SHARE: Final = 0.3
 _MAX_CALLS: Final = 200
 _MAX_FOREIGN_SHARE: Final = 0.15
 """Share of all processors used by others above which measured times are not kept."""
+_PEAK_CALLS: Final = 3
+"""What a call leaves to the next one, an allocator may have grown by in the third."""
 _SEED: Final = 0
 _COSTLY: Final = (DeadlineExceeded, InterpreterDied)
 _QUICK_S: Final = 1.0
@@ -140,6 +147,8 @@ class _Probe:
         self._p99: dict[str, float] = {}
         self._undisturbed: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
+        # What its process has of its own, as the load left it.
+        self._loaded = subject.pid, anonymous_bytes(subject.pid)
         self._max_rows: dict[str, int] = {}
 
     def run(self, base: ModelProfile) -> ProbeResult:
@@ -215,19 +224,34 @@ class _Probe:
         rows = self._largest(name)
         inputs = self._inputs[name].batch(rows)
         pid = self._subject.pid
+        if pid == os.getpid():  # what others do here meanwhile is not the model's
+            self._loaded = pid, anonymous_bytes(pid)
         can_see = reset_peak(pid)
-        resident = resident_bytes(pid)
-        times = self._time(name, rows, inputs, until_s)
+        least = _PEAK_CALLS if self._options.needs_peaks else 1
+        times = self._time(name, rows, inputs, until_s, min_calls=least)
         if not times:
             return False
-        peak = peak_bytes(pid)
-        if can_see and resident is not None and peak is not None:
-            self._peaks[name] = max(0, peak - resident)
+        peak = self._peak_bytes(pid) if can_see else None
+        if peak is not None:
+            self._peaks[name] = peak
         self._times[name][rows] = statistics.median(times)
         ranked = sorted(times)
         self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
         self._undisturbed[name] = ranked[len(ranked) // 4]
         return True
+
+    def _peak_bytes(self, pid: int) -> int | None:
+        """Returns the most that its process had of its own, beyond what the load left.
+
+        What earlier calls left counts, too: weights in another layout, for one.
+        """
+        peak, now, own = peak_bytes(pid), resident_bytes(pid), anonymous_bytes(pid)
+        loaded_pid, loaded = self._loaded
+        if peak is None or now is None or own is None or loaded is None:
+            return None
+        if pid != loaded_pid:
+            return None
+        return max(0, peak - (now - own) - loaded)
 
     def _find_limit(self, name: str, fails: int) -> None:
         """Finds the largest batch that works, below one that failed.
@@ -324,6 +348,7 @@ class _Probe:
         inputs: Tensors,
         until_s: float,
         max_calls: int = _MAX_CALLS,
+        min_calls: int = 1,
     ) -> list[float]:
         """Returns the seconds of calls until ``until_s``; without the first of several.
 
@@ -334,7 +359,7 @@ class _Probe:
         try:
             while len(times) <= max_calls:
                 begun_s = self._clock.now()
-                if times and begun_s >= until_s:
+                if len(times) >= min_calls and begun_s >= until_s:
                     break
                 outputs = self._call(name, inputs)
                 own_s = self._subject.last_call_s

@@ -42,6 +42,10 @@ log = logging.getLogger(__name__)
 # measured, and not asked for here, is left out.
 _BUDGET_S: Final = 0.05
 
+# Calls of one size and then another leave holes between blocks: a worker of a convolutional
+# network had, after some calls, up to 1.3 times what the first three took.
+_HOLES: Final = 1.25
+
 _Reply = pb.ProbeResponse
 
 
@@ -188,4 +192,4 @@ def _report(version: object, reply: pb.ProbeResponse) -> None:
     resident = profile.resident_bytes or 0
     peaks = [each.peak_bytes or 0 for each in profile.signatures.values()]
     reply.load_peak_bytes = resident + (profile.load_peak_bytes or 0)
-    reply.work_peak_bytes = resident + max(peaks, default=0)
+    reply.work_peak_bytes = resident + round(_HOLES * max(peaks, default=0))
