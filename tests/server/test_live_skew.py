@@ -24,8 +24,9 @@ from tfs.core.version.input_statistics import MIN_VALUES, STATISTICS
 from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.live_skew import LiveSkew
-from tfs.server.model_settings import GuardSettings, SkewSettings, ValidationSettings
+from tfs.server.model_settings import SkewSettings, ValidationSettings
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
 from tfs.testing.patience import PATIENCE_S
@@ -139,7 +140,7 @@ def test_nothing_is_looked_at_without_recorded_figures(tmp_path: Path) -> None:
     watched = Watched()
     watched.load(tmp_path)
     assert watched.live.models == []
-    settings = ValidationSettings(GuardSettings(), skew=SkewSettings())
+    settings = ValidationSettings(Guard(), skew=SkewSettings())
     compared = Watched(settings)
     compared.load(tmp_path)
     compared.request([1.0, 2.0])

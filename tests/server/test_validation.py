@@ -37,13 +37,14 @@ from tfs.core.version.input_statistics import (
     Value,
 )
 from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.config.server_config import read_config_text
-from tfs.server.model_settings import GuardSettings, SkewSettings, ValidationSettings
+from tfs.server.model_settings import SkewSettings, ValidationSettings
 from tfs.server.validation import Validation
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
-FEW = GuardSettings(max_mean_abs_diff=0.5, max_error_rate=0.0)
+FEW = Guard(max_mean_abs_diff=0.5, max_error_rate=0.0)
 
 
 class Lookup:
@@ -250,7 +251,7 @@ def test_a_version_made_for_other_inputs_is_refused(
     write_statistics(tmp_path / "2", recorded)
     requests = write_requests(tmp_path / "requests", num=MIN_VALUES // 2)
     skew = SkewSettings(max_drift=0.5, max_out_of_range=0.0)
-    settings = ValidationSettings(GuardSettings(), requests, skew)
+    settings = ValidationSettings(Guard(), requests, skew)
     one, other = servable(1, 1.0), servable(2, 1.0)
     why = checked(one, other, settings, str(tmp_path / "2"))
     assert why == (said and f"a/2: validation against version 1: {said}")
@@ -263,7 +264,7 @@ def test_what_live_requests_brought_counts_beside_the_recorded_ones(
     write_statistics(tmp_path / "elsewhere", [1.0, 2.0])
     figures = str(tmp_path / "elsewhere" / STATISTICS)
     settings = ValidationSettings(
-        GuardSettings(), requests, SkewSettings(figures, max_out_of_range=0.1)
+        Guard(), requests, SkewSettings(figures, max_out_of_range=0.1)
     )
 
     def live(_: ServableId) -> Mapping[str, Sequence[Value]]:
@@ -292,7 +293,7 @@ def test_a_version_of_quite_another_size_is_refused(
     tmp_path: Path, sizes: tuple[int, int]
 ) -> None:
     """Whichever is larger: half a vocabulary is as wrong as one twice as long."""
-    settings = ValidationSettings(GuardSettings(), max_size_ratio=3.0)
+    settings = ValidationSettings(Guard(), max_size_ratio=3.0)
     for version, size in enumerate(sizes, 1):
         (tmp_path / f"{version}").mkdir()
         (tmp_path / f"{version}" / "weights").write_bytes(bytes(size))

@@ -1,4 +1,7 @@
-"""What the config says of one model, as values: checked when they are read."""
+"""What the config says of one model, as values: checked when they are read.
+
+Canaries and guards are the messages themselves, which nobody changes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sources.version_policy import All, Latest, Specific, VersionPolicy
+from tfs.proto.tfs.v1 import model_config_pb2
 
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
@@ -20,44 +24,6 @@ MAX_INTERPRETERS: Final = 1024
 MAX_INTRA_OP_THREADS: Final = 1024
 """Most threads of one call. torch starts as many as it is told to: 200,000 ended the
 server."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSettings:
-    """Limits of a trial; None does not apply. Immutable.
-
-    Attributes:
-        min_samples: Comparisons before any limit is applied.
-        max_top1_disagreement: Share of rows, 0 to 1.
-        max_mean_abs_diff: Largest mean difference of the outputs' elements.
-        max_latency_ratio: The canary's mean latency over the primary's.
-        max_error_rate: Share of the canary's requests, 0 to 1.
-
-    """
-
-    min_samples: int = 1
-    max_top1_disagreement: float | None = None
-    max_mean_abs_diff: float | None = None
-    max_latency_ratio: float | None = None
-    max_error_rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CanarySettings:
-    """A version on trial. Immutable.
-
-    Attributes:
-        version: The version on trial; never the primary.
-        tee_fraction: Share of the primary's requests it gets a copy of.
-        split_fraction: Share of the requests it answers itself.
-        guard: What ends the trial; None leaves that to an operator.
-
-    """
-
-    version: int
-    tee_fraction: float = 0.0
-    split_fraction: float = 0.0
-    guard: GuardSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +56,7 @@ class ValidationSettings:
 
     """
 
-    limits: GuardSettings
+    limits: model_config_pb2.Guard
     requests: str = ""
     skew: SkewSettings | None = None
     max_size_ratio: float | None = None
@@ -186,7 +152,7 @@ class ModelSettings:
         labels: Version by label.
         primary: Version served to requests that name none; None is the latest
             available one that is not the canary.
-        canary: The version on trial, None without one.
+        canary: The version on trial, which is never the primary; None without one.
         keeps_resources: Whether a swap unloads the old version first.
         is_on_demand: Whether its first request loads it.
         runtime: Where and how it runs.
@@ -202,7 +168,7 @@ class ModelSettings:
     policy: VersionPolicy = field(default_factory=Latest)
     labels: Mapping[str, int] = field(default_factory=dict)
     primary: int | None = None
-    canary: CanarySettings | None = None
+    canary: model_config_pb2.Canary | None = None
     keeps_resources: bool = False
     is_on_demand: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

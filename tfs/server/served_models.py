@@ -21,11 +21,12 @@ from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
+from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import TrialRecord
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_notes import Rejection, TrialNotes
 from tfs.server.config.server_config import ServerConfig
-from tfs.server.model_settings import CanarySettings, ModelSettings
+from tfs.server.model_settings import ModelSettings
 from tfs.server.residency import Residency
 from tfs.server.traffic import TrialRoute, effective_labels, effective_primary
 
@@ -418,7 +419,7 @@ class ServedModels:
         def pin() -> ServableHandle[Servable]:
             return self._acquire_version(name, version)
 
-        def note_rejected(tried: CanarySettings, rejection: Rejection) -> None:
+        def note_rejected(tried: Canary, rejection: Rejection) -> None:
             self._notes.reject(name, base_path, tried, rejection)
             self.refresh(name)
 

@@ -11,9 +11,9 @@ import pytest
 from tfs.core.dtype import BFLOAT16, STRING, dtype
 from tfs.core.servable import Outcome
 from tfs.core.tensor_view import TensorView
+from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.canary.comparison import Figures, Side, Tally, judge, rejection
 from tfs.server.canary.difference import Difference, difference
-from tfs.server.model_settings import GuardSettings
 
 
 def tensor(values: object, kind: str = "float32") -> TensorView:
@@ -167,30 +167,29 @@ def test_nothing_measured_is_no_figure() -> None:
 @pytest.mark.parametrize(
     ("guard", "figures", "exceeded"),
     [
-        (None, Figures(num_samples=9), []),
-        (GuardSettings(), Figures(num_samples=9, mean_abs_diff=9.0), []),
+        (Guard(), Figures(num_samples=9, mean_abs_diff=9.0), []),
         (
-            GuardSettings(max_mean_abs_diff=0.5),
+            Guard(max_mean_abs_diff=0.5),
             Figures(num_samples=1, mean_abs_diff=0.5),
             [],
         ),
         (
-            GuardSettings(max_mean_abs_diff=0.5),
+            Guard(max_mean_abs_diff=0.5),
             Figures(num_samples=1, mean_abs_diff=0.6),
             ["max_mean_abs_diff"],
         ),
         (
-            GuardSettings(min_samples=2, max_mean_abs_diff=0.5),
+            Guard(min_samples=2, max_mean_abs_diff=0.5),
             Figures(num_samples=1, mean_abs_diff=0.6),
             [],
         ),
         (
-            GuardSettings(max_mean_abs_diff=0.5),
+            Guard(max_mean_abs_diff=0.5),
             Figures(num_samples=1, mean_abs_diff=math.nan),
             ["max_mean_abs_diff"],
         ),
         (
-            GuardSettings(max_error_rate=0.0, max_latency_ratio=1.5),
+            Guard(max_error_rate=0.0, max_latency_ratio=1.5),
             Figures(
                 num_samples=1,
                 canary_fault_rate=0.1,
@@ -199,21 +198,21 @@ def test_nothing_measured_is_no_figure() -> None:
             ),
             ["max_latency_ratio", "max_error_rate"],
         ),
-        (GuardSettings(max_top1_disagreement=0.1), Figures(num_samples=1), []),
+        (Guard(max_top1_disagreement=0.1), Figures(num_samples=1), []),
     ],
 )
 def test_a_limit_counts_with_samples_enough(
-    guard: GuardSettings | None, figures: Figures, exceeded: list[str]
+    guard: Guard, figures: Figures, exceeded: list[str]
 ) -> None:
     """What was not measured exceeds nothing; what is not a number exceeds all."""
     limits = judge(guard, figures)
-    assert [each.name for each in limits if each.is_exceeded] == exceeded
+    assert [each.name for each in limits if each.exceeded] == exceeded
     assert bool(rejection(limits, figures)) is bool(exceeded)
 
 
 def test_a_few_slow_requests_are_no_slow_version() -> None:
     """A pause of the host hits one of the two; every request of a slow version is slow."""
-    guard = GuardSettings(max_latency_ratio=1.5)
+    guard = Guard(max_latency_ratio=1.5)
     unlucky, slow = Tally(), Tally()
     answer: Outcome = {}
     for index in range(1000):
@@ -224,7 +223,7 @@ def test_a_few_slow_requests_are_no_slow_version() -> None:
         slow.add_split(answer, 0.1 if is_paused else 0.0024, is_canary=True)
     (limit,) = judge(guard, unlucky.figures())
     assert limit.value == pytest.approx(1.996)
-    assert not limit.is_exceeded
+    assert not limit.exceeded
     (limit,) = judge(guard, slow.figures())
     assert limit.value is not None
     assert limit.value > 2
@@ -232,4 +231,4 @@ def test_a_few_slow_requests_are_no_slow_version() -> None:
         slow.add_split(answer, 0.0004, is_canary=False)
         slow.add_split(answer, 0.0024, is_canary=True)
     (limit,) = judge(guard, slow.figures())
-    assert limit.is_exceeded
+    assert limit.exceeded

@@ -12,10 +12,11 @@ from tests.server.puppet import SIGNATURE, floats
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 from tfs.core.signature import Signature, TensorSpec
+from tfs.proto.tfs.v1.admin_service_pb2 import GuardReport
+from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.canary import trial
-from tfs.server.canary.comparison import Figures, Limit, TrialRecord, judge
+from tfs.server.canary.comparison import Figures, TrialRecord, judge
 from tfs.server.canary.trial import MAX_QUEUED
-from tfs.server.model_settings import GuardSettings
 
 ALL = "model_version_policy { all {} }"
 
@@ -204,7 +205,7 @@ def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None
     found = record(env)
     assert words in found.rejected
     assert "after 3 requests" in found.rejected
-    assert [limit.is_exceeded for limit in found.limits] == [True]
+    assert [limit.exceeded for limit in found.limits] == [True]
     env.request("a")
     assert record(env).num_teed == 3
 
@@ -216,7 +217,7 @@ def test_a_guard_looks_less_often_the_more_samples_it_has(
     env = on_trial("split_fraction: 1 guard { min_samples: 10 max_error_rate: 0.001 }")
     looks: list[int] = []
 
-    def counting(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
+    def counting(guard: Guard, figures: Figures) -> tuple[GuardReport, ...]:
         looks.append(figures.num_samples)
         return judge(guard, figures)
 

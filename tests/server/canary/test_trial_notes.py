@@ -13,9 +13,10 @@ from tfs.core.errors import FailedPrecondition, Internal, NotFound
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.canary.trial_notes import Rejection, TrialNotes
-from tfs.server.model_settings import CanarySettings, GuardSettings
 
-SETTINGS = CanarySettings(2, 0.5, 0.0, GuardSettings(max_error_rate=0.0))
+SETTINGS = model_config_pb2.Canary(
+    version=2, tee_fraction=0.5, guard=model_config_pb2.Guard(max_error_rate=0.0)
+)
 REJECTION = Rejection("error rate 1 > 0", 12.5)
 TRIAL = (
     "model_version_policy { all {} } traffic { primary: 1 "
@@ -34,7 +35,12 @@ def test_a_rejection_is_found_again_after_a_restart(tmp_path: Path) -> None:
     assert again.find("a", "/models/a", SETTINGS) == REJECTION
     assert again.find("b", "/models/a", SETTINGS) is None
     assert again.find("a", "/elsewhere", SETTINGS) is None
-    assert again.find("a", "/models/a", CanarySettings(2, 0.6)) is None
+    assert (
+        again.find(
+            "a", "/models/a", model_config_pb2.Canary(version=2, tee_fraction=0.6)
+        )
+        is None
+    )
     again.forget("a", 2)
     assert json.loads((tmp_path / FILE).read_text()) == {}
 

@@ -20,9 +20,7 @@ from tfs.server.config.server_config import (
     single_model,
 )
 from tfs.server.model_settings import (
-    CanarySettings,
     ConfiguredBackend,
-    GuardSettings,
     LoggingSettings,
     ModelSettings,
     RuntimeSettings,
@@ -58,14 +56,20 @@ def settings(extra: str) -> ModelSettings:
         ("traffic { primary: 0 }", {"primary": 0}),
         ("transition: RESOURCE_PRESERVING", {"keeps_resources": True}),
         ("transition: AVAILABILITY_PRESERVING", {"keeps_resources": False}),
-        ("traffic { canary { version: 2 } }", {"canary": CanarySettings(2)}),
+        (
+            "traffic { canary { version: 2 } }",
+            {"canary": model_config_pb2.Canary(version=2)},
+        ),
         (
             "traffic { primary: 1 canary { version: 2 tee_fraction: 0.5 "
             "split_fraction: 0.25 guard { min_samples: 9 max_error_rate: 0.5 } } }",
             {
                 "primary": 1,
-                "canary": CanarySettings(
-                    2, 0.5, 0.25, GuardSettings(9, max_error_rate=0.5)
+                "canary": model_config_pb2.Canary(
+                    version=2,
+                    tee_fraction=0.5,
+                    split_fraction=0.25,
+                    guard=model_config_pb2.Guard(min_samples=9, max_error_rate=0.5),
                 ),
             },
         ),

@@ -40,12 +40,7 @@ def canary_report(
     report.total.CopyFrom(comparison(record.total))
     for signature, figures in record.by_signature.items():
         report.by_signature[signature].CopyFrom(comparison(figures))
-    for limit in record.limits:
-        guard = report.guards.add(
-            name=limit.name, limit=limit.limit, exceeded=limit.is_exceeded
-        )
-        if limit.value is not None:
-            guard.value = limit.value
+    report.guards.extend(record.limits)
     report.num_teed_requests = record.num_teed
     report.num_dropped_tees = record.num_dropped
     report.num_split_to_primary = record.num_split_to_primary

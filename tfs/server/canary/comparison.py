@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from tfs.core.errors import Cancelled, InvalidArgument, OutOfRange, ServingError
 from tfs.core.servable import Outcome
 from tfs.core.stats import Histogram, HistogramSnapshot, exponential_bounds
-from tfs.server.model_settings import CanarySettings, GuardSettings
+from tfs.proto.tfs.v1.admin_service_pb2 import GuardReport
+from tfs.proto.tfs.v1.model_config_pb2 import Canary, Guard
 
 if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
@@ -215,44 +216,34 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One limit of a guard, with its figure. Immutable.
-
-    Attributes:
-        name: The field of the guard.
-        limit: The value of that field.
-        value: The measured value; None if nothing was measured.
-        is_exceeded: Whether the canary exceeds it, with enough samples.
-
-    """
-
-    name: str
-    limit: float
-    value: float | None
-    is_exceeded: bool
-
-
-def judge(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
-    """Returns every limit that applies, each with its figure."""
-    limits = []
-    for name, (told, judged) in _LIMITS.items() if guard is not None else ():
-        limit, counts = getattr(guard, name), getattr(figures, judged)
-        if guard is None or limit is None:
+def judge(guard: Guard, figures: Figures) -> tuple[GuardReport, ...]:
+    """Returns every limit that applies, each with its figure, and whether that exceeds it."""
+    has_samples = figures.num_samples >= least_samples(guard)
+    reports = []
+    for name, (told, judged) in _LIMITS.items():
+        if not guard.HasField(name):
             continue
+        limit, counts = getattr(guard, name), getattr(figures, judged)
         is_over = counts is not None and not counts <= limit  # NaN is over any limit
-        has_samples = figures.num_samples >= guard.min_samples
+        report = GuardReport(name=name, limit=limit, exceeded=has_samples and is_over)
         value = getattr(figures, told)
-        limits.append(Limit(name, limit, value, has_samples and is_over))
-    return tuple(limits)
+        if value is not None:
+            report.value = value
+        reports.append(report)
+    return tuple(reports)
 
 
-def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
+def least_samples(guard: Guard) -> int:
+    """Returns how many samples there must be before a limit applies."""
+    return guard.min_samples or 1
+
+
+def rejection(limits: Sequence[GuardReport], figures: Figures) -> str:
     """Returns why the trial ends, with the numbers; "" if it goes on."""
     over = [
         f"{each.name.removeprefix('max_')} {each.value:.4g} > {each.limit:.4g}"
         for each in limits
-        if each.is_exceeded
+        if each.exceeded
     ]
     if not over:
         return ""
@@ -262,12 +253,12 @@ def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
     )
 
 
-def approval(limits: tuple[Limit, ...], figures: Figures) -> str:
+def approval(limits: Sequence[GuardReport], figures: Figures) -> str:
     """Returns what was measured beside the limits that it is within."""
     within = [
         f"{each.name.removeprefix('max_')} {each.value:.4g} <= {each.limit:.4g}"
         for each in limits
-        if each.value is not None
+        if each.HasField("value")
     ]
     return (
         f"{', '.join(within) or 'nothing to compare'} (after {figures.num_samples} "
@@ -314,12 +305,12 @@ class TrialRecord:
 
     """
 
-    settings: CanarySettings
+    settings: Canary
     rejected: str
     since_s: float
     total: Figures
     by_signature: Mapping[str, Figures]
-    limits: tuple[Limit, ...]
+    limits: Sequence[GuardReport]
     num_teed: int
     num_dropped: int
     num_split_to_primary: int

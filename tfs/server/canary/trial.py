@@ -28,15 +28,16 @@ from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
+from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import (
     Tally,
     TrialHistory,
     TrialRecord,
     judge,
+    least_samples,
     rejection,
 )
 from tfs.server.canary.trial_notes import Rejection
-from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,10 @@ class Trial:
     def __init__(
         self,
         name: str,
-        settings: CanarySettings,
+        settings: Canary,
         pin: Pin,
         parts: TrialParts,
-        on_rejected: Callable[[CanarySettings, Rejection], None],
+        on_rejected: Callable[[Canary, Rejection], None],
         rejection: Rejection | None = None,
     ) -> None:
         self.name = name
@@ -138,7 +139,7 @@ class Trial:
         self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
 
     @property
-    def settings(self) -> CanarySettings:
+    def settings(self) -> Canary:
         """Which version is tried, and how."""
         return self._settings
 
@@ -147,7 +148,7 @@ class Trial:
         """Whether a guard ended it."""
         return bool(self._rejected)
 
-    def update(self, settings: CanarySettings) -> None:
+    def update(self, settings: Canary) -> None:
         """Changes fractions and limits; the figures stay."""
         with self._lock:
             self._settings = settings
@@ -418,10 +419,10 @@ class Trial:
         with self._lock:
             self._history.note(self._parts.clock.wall_s(), self._total)
             settings, num = self._settings, self._total.canary.num
-            guard = settings.guard
-            if self._rejected or self._is_closed or guard is None:
+            guard, has_guard = settings.guard, settings.HasField("guard")
+            if self._rejected or self._is_closed or not has_guard:
                 return
-            if num < max(guard.min_samples, self._judged_from):
+            if num < max(least_samples(guard), self._judged_from):
                 return
             # One more of many samples changes little, and computing the figures takes
             # 40 us.

@@ -18,7 +18,8 @@ from typing import Final
 
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.replaced_file import replace_file
-from tfs.server.model_settings import CanarySettings
+from tfs.proto.tfs.v1.model_config_pb2 import Canary
+from tfs.server.canary.comparison import least_samples
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +93,11 @@ class TrialNotes:
         with self._lock:
             self._models = models
 
-    def find(
-        self, name: str, base_path: str, settings: CanarySettings
-    ) -> Rejection | None:
+    def find(self, name: str, base_path: str, settings: Canary) -> Rejection | None:
         """Returns why this trial, with these settings, was ended; None if it was not."""
         notes = self._find(name, base_path)
         tried, rejection = notes.rejected.get(settings.version, ({}, None))
-        return rejection if tried == asdict(settings) else None
+        return rejection if tried == _form(settings) else None
 
     def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
         """Returns why versions were rejected, by version."""
@@ -106,12 +105,12 @@ class TrialNotes:
         return {version: why.reason for version, (_, why) in rejected.items()}
 
     def reject(
-        self, name: str, base_path: str, settings: CanarySettings, rejection: Rejection
+        self, name: str, base_path: str, settings: Canary, rejection: Rejection
     ) -> None:
         """Remembers that a trial was ended."""
         with self._lock:
             notes = self._find(name, base_path)
-            tried = {settings.version: (asdict(settings), rejection)}
+            tried = {settings.version: (_form(settings), rejection)}
             notes = replace(notes, rejected={**notes.rejected, **tried})
             self._models = {**self._models, name: notes}
         self._write_later()
@@ -150,6 +149,23 @@ class TrialNotes:
             replace_file(self._path, text + "\n", is_durable=True)
         except OSError as error:
             log.warning("event=trials_not_kept path=%s error=%s", self._path, error)
+
+
+def _form(canary: Canary) -> dict[str, object]:
+    """Returns a trial's settings as the file has them: with a null for what is not set."""
+    guard = canary.guard
+    limits = {
+        field.name: getattr(guard, field.name) if guard.HasField(field.name) else None
+        for field in guard.DESCRIPTOR.fields
+    }
+    return {
+        "version": canary.version,
+        "tee_fraction": canary.tee_fraction,
+        "split_fraction": canary.split_fraction,
+        "guard": {**limits, "min_samples": least_samples(guard)}
+        if canary.HasField("guard")
+        else None,
+    }
 
 
 def _written(notes: _ModelNotes) -> dict[str, object]:

@@ -35,9 +35,7 @@ from tfs.server.model_settings import (
     DETECT,
     MAX_INTERPRETERS,
     MAX_INTRA_OP_THREADS,
-    CanarySettings,
     ConfiguredBackend,
-    GuardSettings,
     LoggingSettings,
     ModelSettings,
     RuntimeSettings,
@@ -306,8 +304,9 @@ def _read_validation(
         raise InvalidArgument(f"{where}.limits is required: it says what is refused")
     if ratio is not None and not (ratio >= 1 and math.isfinite(ratio)):
         raise InvalidArgument(f"{where}.max_size_ratio must be at least 1: {ratio}")
+    _check_guard(f"{where}.limits", validation.limits)
     return ValidationSettings(
-        _read_guard(f"{where}.limits", validation.limits),
+        validation.limits,
         requests,
         _read_skew(f"{where}.skew", validation.skew) if has_skew else None,
         ratio,
@@ -389,7 +388,7 @@ def _read_primary(name: str, traffic: model_config_pb2.Traffic) -> int | None:
 
 def _read_canary(
     name: str, traffic: model_config_pb2.Traffic, primary: int | None
-) -> CanarySettings | None:
+) -> model_config_pb2.Canary | None:
     if not traffic.HasField("canary"):
         return None
     canary = traffic.canary
@@ -403,17 +402,12 @@ def _read_canary(
         )
     for field in ("tee_fraction", "split_fraction"):
         _require_share(f"{where}.{field}", getattr(canary, field))
-    return CanarySettings(
-        version=canary.version,
-        tee_fraction=canary.tee_fraction,
-        split_fraction=canary.split_fraction,
-        guard=_read_guard(f"{where}.guard", canary.guard)
-        if canary.HasField("guard")
-        else None,
-    )
+    if canary.HasField("guard"):
+        _check_guard(f"{where}.guard", canary.guard)
+    return canary
 
 
-def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
+def _check_guard(where: str, guard: model_config_pb2.Guard) -> None:
     min_samples = guard.min_samples if guard.HasField("min_samples") else 1
     if min_samples < 1:
         raise InvalidArgument(f"{where}.min_samples must be >= 1: {min_samples}")
@@ -422,13 +416,6 @@ def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
         value = getattr(guard, field)
         if guard.HasField(field) and not (value >= 0 and math.isfinite(value)):
             raise InvalidArgument(f"{where}.{field} must be a number >= 0: {value}")
-    return GuardSettings(
-        min_samples=min_samples,
-        max_top1_disagreement=_set_float(guard, "max_top1_disagreement"),
-        max_mean_abs_diff=_set_float(guard, "max_mean_abs_diff"),
-        max_latency_ratio=_set_float(guard, "max_latency_ratio"),
-        max_error_rate=_set_float(guard, "max_error_rate"),
-    )
 
 
 def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings:
