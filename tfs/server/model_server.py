@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tfs.codec.decode_options import DecodeOptions
-from tfs.core.call import ListenerOptions
+from tfs.core.call import ListenerOptions, MethodTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.loop_watchdog import LoopWatchdog
@@ -170,7 +170,32 @@ class ModelServer:
             self._page,
             self._loading.probe,
         )
-        methods = method_table(
+        methods = self._methods(admin, access)
+        addresses = self._addresses = self._transport.start(doors, methods)
+        for address in addresses:
+            OWN.add_address(address)
+        self._http.start(
+            methods,
+            self.stats,
+            self.core,
+            self,
+            PageParts(
+                reports, self._gate.figures, self._events, self._clock, admin, access
+            ),
+            self._clock.wall_s(),
+            self._gate.totals,
+        )
+        path = self._options.model_config_file
+        origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
+        if self._fleet is not None:
+            origin = Origin.FLEET
+        if self._options.model_repository:
+            origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
+        self._loading.start(config, origin, path)
+        return addresses
+
+    def _methods(self, admin: CoreAdmin, access: AdminAccess) -> MethodTable:
+        return method_table(
             Inference(
                 self.core.served,
                 self._gate,
@@ -206,28 +231,6 @@ class ModelServer:
                 distribution_version("tfs"),
             ),
         )
-        addresses = self._addresses = self._transport.start(doors, methods)
-        for address in addresses:
-            OWN.add_address(address)
-        self._http.start(
-            methods,
-            self.stats,
-            self.core,
-            self,
-            PageParts(
-                reports, self._gate.figures, self._events, self._clock, admin, access
-            ),
-            self._clock.wall_s(),
-            self._gate.totals,
-        )
-        path = self._options.model_config_file
-        origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
-        if self._fleet is not None:
-            origin = Origin.FLEET
-        if self._options.model_repository:
-            origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
-        self._loading.start(config, origin, path)
-        return addresses
 
     def prepare(self) -> None:
         """Imports what models need in this process; blocks for a second the first time.

@@ -214,7 +214,7 @@ class ServedModels:
         """Returns the version that answers requests which name none; None if none does."""
         route = self._meanings.get(name, _PLAIN).route
         if route is None:
-            primary = max(self._available(name), default=None)
+            primary = max(self.available(name), default=None)
         else:
             primary = route.primary
         if primary is None and self._residency is not None:
@@ -337,7 +337,7 @@ class ServedModels:
         if not is_routed and not settings.labels:
             return _PLAIN
         before = self._meanings.get(name, _PLAIN)
-        available, last = self._available(name), before.last_labels
+        available, last = self.available(name), before.last_labels
         labels = effective_labels(settings.labels, last, available)
         last_labels = {
             label: version if version in available else last[label]
@@ -440,7 +440,8 @@ class ServedModels:
         settings = None if config is None else config.models.get(name)
         return () if settings is None else self.rejected(settings)
 
-    def _available(self, name: str) -> frozenset[int]:
+    def available(self, name: str) -> frozenset[int]:
+        """Returns the versions of a model that can be requested."""
         return self._monitor.available_versions(name)
 
 

@@ -37,7 +37,7 @@ from tfs.server.admin.choices import (
     with_traffic,
 )
 from tfs.server.admin.config_report import apply_reply
-from tfs.server.admin.server_reports import ServerReports, available
+from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Origin,
@@ -221,7 +221,7 @@ class CoreAdmin:
                 name,
                 request.version if request.HasField("version") else None,
                 self._rejected(running, name),
-                available(core.version_states(name)),
+                core.served.available(name),
                 force=request.force,
             )
             chosen.append(version)
@@ -253,7 +253,7 @@ class CoreAdmin:
                 core.sources.versions_at_hand(
                     name, running.effective.models[name].base_path
                 ),
-                available(states),
+                core.served.available(name),
                 [state.id.version for state in states],
                 rejected := self._rejected(running, name),
             )

@@ -336,15 +336,6 @@ class ServerReports:
         return override_report(running, name, override, is_persisted)
 
 
-def available(states: Iterable[ServableState]) -> frozenset[int]:
-    """Returns the versions that can be requested."""
-    return frozenset(
-        state.id.version
-        for state in states
-        if state.manager_state is ManagerState.AVAILABLE
-    )
-
-
 def stats_report(stats: Stats) -> list[pb.Stat]:
     """Returns every counter, gauge and histogram, by name and labels."""
     reports = [
