@@ -5,13 +5,13 @@ Canaries and guards are the messages themselves, which nobody changes.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from sources.version_policy import All, Latest, Specific, VersionPolicy
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.runtime.placement import Backend
 
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
@@ -62,15 +62,6 @@ class ValidationSettings:
     max_size_ratio: float | None = None
 
 
-class ConfiguredBackend(enum.Enum):
-    """How interpreters are made, numbered as ``tfs.v1.Runtime.Backend``."""
-
-    AUTO = 0
-    INLINE = 1
-    PROCESS = 2
-    DLMOPEN = 3
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """Where and how a model runs. Immutable.
@@ -88,7 +79,7 @@ class RuntimeSettings:
 
     """
 
-    backend: ConfiguredBackend = ConfiguredBackend.AUTO
+    backend: Backend = Backend.AUTO
     must_isolate: bool = False
     num_interpreters: int = 0
     device: str = "cpu"

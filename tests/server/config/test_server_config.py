@@ -12,6 +12,7 @@ from tests.server.environment import config, model
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.runtime.placement import Backend
 from tfs.server.config.server_config import (
     config_text,
     parse_config_text,
@@ -20,7 +21,6 @@ from tfs.server.config.server_config import (
     single_model,
 )
 from tfs.server.model_settings import (
-    ConfiguredBackend,
     LoggingSettings,
     ModelSettings,
     RuntimeSettings,
@@ -75,12 +75,12 @@ def settings(extra: str) -> ModelSettings:
         ),
         (
             "runtime { backend: INLINE }",
-            {"runtime": RuntimeSettings(ConfiguredBackend.INLINE)},
+            {"runtime": RuntimeSettings(Backend.INLINE)},
         ),
         ('runtime { device: "cpu" }', {"runtime": RuntimeSettings()}),
         (
             "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 2 }",
-            {"runtime": RuntimeSettings(ConfiguredBackend.PROCESS, True, 2)},
+            {"runtime": RuntimeSettings(Backend.PROCESS, True, 2)},
         ),
     ],
 )
@@ -167,10 +167,7 @@ def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
 
 def test_private_pythons_are_for_the_cpu() -> None:
     """Running a model elsewhere than asked for would be worse than refusing it."""
-    assert (
-        settings("runtime { backend: DLMOPEN }").runtime.backend
-        is ConfiguredBackend.DLMOPEN
-    )
+    assert settings("runtime { backend: DLMOPEN }").runtime.backend is Backend.DLMOPEN
     with pytest.raises(InvalidArgument, match=r"model a: runtime.*CPU only"):
         settings('runtime { backend: DLMOPEN device: "cuda" }')
 

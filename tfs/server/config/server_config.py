@@ -31,11 +31,11 @@ from tfs.proto.tensorflow_serving.config import (
     model_server_config_pb2,
 )
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.runtime.placement import Backend
 from tfs.server.model_settings import (
     DETECT,
     MAX_INTERPRETERS,
     MAX_INTRA_OP_THREADS,
-    ConfiguredBackend,
     LoggingSettings,
     ModelSettings,
     RuntimeSettings,
@@ -423,7 +423,8 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
     if not model.HasField("runtime"):
         return _RUNTIME if gates_examples else RuntimeSettings(gates_examples=False)
     runtime, where = model.runtime, f"model {model.name}: runtime"
-    if runtime.backend not in [each.value for each in ConfiguredBackend]:
+    backends = model_config_pb2.Runtime.Backend
+    if runtime.backend not in backends.values():
         raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
     if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
         raise InvalidArgument(
@@ -442,7 +443,7 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
         if value > most:
             raise InvalidArgument(f"{where}.{field} must be <= {most}: {value}")
     settings = RuntimeSettings(
-        backend=ConfiguredBackend(runtime.backend),
+        backend=Backend[backends.Name(runtime.backend)],
         must_isolate=runtime.isolation == model_config_pb2.Runtime.REQUIRED,
         num_interpreters=runtime.num_interpreters,
         device=device,
@@ -450,14 +451,14 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
         gates_examples=gates_examples,
     )
     if settings.must_isolate and settings.backend in (
-        ConfiguredBackend.INLINE,
-        ConfiguredBackend.DLMOPEN,
+        Backend.INLINE,
+        Backend.DLMOPEN,
     ):
         raise InvalidArgument(
             f"{where}: isolation REQUIRED needs backend PROCESS or AUTO, not "
             f"{settings.backend.name}"
         )
-    if settings.backend is ConfiguredBackend.DLMOPEN and device != "cpu":
+    if settings.backend is Backend.DLMOPEN and device != "cpu":
         raise InvalidArgument(
             f"{where}: backend DLMOPEN computes on the CPU only, not on {device}; use "
             "INLINE or PROCESS"

@@ -38,7 +38,7 @@ from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.servables.registry import default_registry
-from tfs.server.model_settings import DETECT, ConfiguredBackend, RuntimeSettings
+from tfs.server.model_settings import DETECT, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.placing.batcher import Batcher, read_batching_file
 from tfs.server.placing.interpreters import Interpreters
@@ -156,8 +156,8 @@ class ModelPlacer:
             isolation_required=runtime.must_isolate,
             device=runtime.device,
         )
-        if runtime.backend is not ConfiguredBackend.AUTO:
-            placement = replace(placement, backend=_BACKENDS[runtime.backend])
+        if runtime.backend is not Backend.AUTO:
+            placement = replace(placement, backend=runtime.backend)
         num = runtime.num_interpreters
 
         def interpreter(backend: Backend) -> Interpreter:
@@ -277,13 +277,6 @@ def loader_makers(
         return convert
 
     return {name: maker(name) for name in (DETECT, *registry.names)}
-
-
-_BACKENDS: Final = {
-    ConfiguredBackend.INLINE: Backend.INLINE,
-    ConfiguredBackend.PROCESS: Backend.PROCESS,
-    ConfiguredBackend.DLMOPEN: Backend.DLMOPEN,
-}
 
 
 def _require_dlmopen(num_interpreters: int) -> None:
