@@ -23,7 +23,7 @@ from tfs.export.signatures.derive import derive
 from tfs.export.signatures.module_calls import OF_PROGRAMS, evaluation, outputs_of
 from tfs.export.signatures.signature import Derived, ExampleInputs, Signature
 from tfs.export.trial.trial import prepare_trials, tried, unlike_servers
-from tfs.export.values import Value, close, same, view_of
+from tfs.export.values import close, same, view_of
 from tfs.export.wrappers import (
     has_wrappers,
     run_as_written,
@@ -326,15 +326,11 @@ def _differing_outputs(
             name
             for name, value in each.outputs.items()
             if view_of(value) != outputs[key][name]
-            and (is_exact or not close(_on_cpu(value), to_torch(outputs[key][name])))
+            and (is_exact or not close(value, to_torch(outputs[key][name])))
         ]
         for key, each in derived.items()
     }
     return {key: names for key, names in differing.items() if names}
-
-
-def _on_cpu(value: Value) -> Value:
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _device(derived: Mapping[str, Derived]) -> str:

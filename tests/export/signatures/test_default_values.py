@@ -8,6 +8,7 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.signatures.named_inputs import default_values
+from tfs.export.signatures.signature import ExampleInputs
 
 
 class Scaled(nn.Module):
@@ -19,7 +20,9 @@ X, BY = torch.ones(2, 2), torch.ones(1, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("example", [(X, BY), [X, BY], {"x": X, "by": BY}])
-def test_a_number_is_one_row_of_the_examples_dtype(example: object) -> None:
+def test_a_number_is_one_row_of_the_examples_dtype(
+    example: ExampleInputs,
+) -> None:
     """A number becomes one row of the input's dtype, however the example is given."""
     (by,) = default_values({"by": "3"}, Scaled(), example).values()
     assert by.dtype is torch.float64

@@ -260,7 +260,7 @@ def _input(name: str, value: object, where: str) -> Value:
 
 
 def default_values(
-    given: Mapping[str, str], module: nn.Module, example_inputs: object
+    given: Mapping[str, str], module: nn.Module, example_inputs: ExampleInputs
 ) -> dict[str, torch.Tensor]:
     """Returns tensors, each in the dtype that the example has for its input.
 
@@ -276,11 +276,8 @@ def default_values(
     if isinstance(example_inputs, Mapping):
         named = dict(example_inputs)
     else:
-        inputs: Sequence[object] = [example_inputs]
-        if isinstance(example_inputs, list | tuple):
-            inputs = example_inputs
         parameters = inspect.signature(module.forward).parameters
-        named = dict(zip(parameters, inputs, strict=False))
+        named = dict(zip(parameters, _in_order(example_inputs), strict=False))
     values = {}
     for name, text in given.items():
         known = named.get(name)

@@ -84,9 +84,15 @@ class CoreAdmin:
         self._page = page
         self._fleet = fleet
         self._probe = probe
+        # What is answered at once, on the thread for configs.
+        self._told: Mapping[type[Message], Callable[[Any], Message]] = {
+            pb.ListModelsRequest: lambda request: reports.models(
+                request.models, request.include_stats, request.since
+            ),
+            pb.GetConfigRequest: lambda _: reports.config(),
+            pb.LeaveFleetRequest: lambda _: self._leave_fleet(),
+        }
         self._answers: Mapping[type[Message], Callable[[Any], None]] = {
-            pb.ListModelsRequest: self._list_models,
-            pb.GetConfigRequest: self._get_config,
             pb.ApplyConfigRequest: self._apply_config,
             pb.SetCanaryRequest: self._set_canary,
             pb.PromoteRequest: self._promote,
@@ -94,34 +100,17 @@ class CoreAdmin:
             pb.ResetOverrideRequest: self._reset_override,
             pb.RetryLoadRequest: self._retry_load,
             pb.AspireRequest: self._aspire,
-            pb.LeaveFleetRequest: self._leave_fleet,
             pb.GetPageRequest: self._get_page,
             pb.ProbeRequest: self._try_version,
         }
 
     def __call__(self, asked: Asked[Any, Any]) -> None:
         """Does what the request asks for."""
-        self._answers[type(asked.request)](asked)
-
-    # -- reading -----------------------------------------------------------------------
-
-    def _list_models(
-        self, asked: Asked[pb.ListModelsRequest, pb.ListModelsResponse]
-    ) -> None:
-        """Reports models, their versions and their states."""
-        request = asked.request
-        self._run(
-            lambda: self._reports.models(
-                request.models, request.include_stats, request.since
-            ),
-            asked.done,
-        )
-
-    def _get_config(
-        self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]
-    ) -> None:
-        """Reads the configuration back."""
-        self._run(self._reports.config, asked.done)
+        tell = self._told.get(type(asked.request))
+        if tell is None:
+            self._answers[type(asked.request)](asked)
+        else:
+            self._run(lambda: tell(asked.request), asked.done)
 
     def _get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
         """Tells where the page is, and the server's key."""
@@ -369,14 +358,8 @@ class CoreAdmin:
 
         self._run(lambda: self._of_fleet().admit(request), apply)
 
-    def _leave_fleet(
-        self, asked: Asked[pb.LeaveFleetRequest, pb.LeaveFleetResponse]
-    ) -> None:
-        """Forgets the fleet; what is served stays."""
-        self._run(
-            lambda: pb.LeaveFleetResponse(claim=claim_report(self._of_fleet().leave())),
-            asked.done,
-        )
+    def _leave_fleet(self) -> pb.LeaveFleetResponse:
+        return pb.LeaveFleetResponse(claim=claim_report(self._of_fleet().leave()))
 
     def _of_fleet(self) -> FleetSource:
         if self._fleet is None:
