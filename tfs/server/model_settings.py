@@ -1,6 +1,6 @@
 """What the config says of one model, as values: checked when they are read.
 
-Canaries and guards are the messages themselves, which nobody changes.
+Canaries, guards and what is logged are the messages themselves, which nobody changes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sources.version_policy import All, Latest, Specific, VersionPolicy
+from tfs.proto.tensorflow_serving.config import logging_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.runtime.placement import Backend
 
@@ -93,45 +94,6 @@ class RuntimeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSampling:
-    """A sampling rate for some servers only. Immutable.
-
-    Attributes:
-        rate: Share of the requests, 0 to 1.
-        dc: Which data centre; "" is any.
-        task_index: Which server there; None is any.
-
-    """
-
-    rate: float
-    dc: str = ""
-    task_index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoggingSettings:
-    """Which requests of a model are written down, and where. Immutable, hashable.
-
-    Attributes:
-        filename_prefix: Absolute path that the files' names begin with.
-        rate: Share of the requests, 0 to 1.
-        tasks: Rates for some servers; the first that fits counts.
-
-    """
-
-    filename_prefix: str
-    rate: float = 0.0
-    tasks: tuple[TaskSampling, ...] = ()
-
-    def rate_for(self, dc: str, task_index: int | None) -> float:
-        """Returns the rate of one server."""
-        for task in self.tasks:
-            if task.dc in ("", dc) and task.task_index in (None, task_index):
-                return task.rate
-        return self.rate
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """What the config says of one model. Immutable.
 
@@ -163,7 +125,7 @@ class ModelSettings:
     keeps_resources: bool = False
     is_on_demand: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
-    logging: LoggingSettings | None = None
+    logging: logging_config_pb2.LoggingConfig | None = None
     validation: ValidationSettings | None = None
     excluded_versions: frozenset[int] = _NONE_PINNED
 

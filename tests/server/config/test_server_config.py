@@ -21,10 +21,8 @@ from tfs.server.config.server_config import (
     single_model,
 )
 from tfs.server.model_settings import (
-    LoggingSettings,
     ModelSettings,
     RuntimeSettings,
-    TaskSampling,
 )
 
 
@@ -135,7 +133,11 @@ def test_request_logging_is_read() -> None:
         'filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 '
         'per_task_sampling_configs { dc: "x" task_index: 3 sampling_rate: 1 } } }'
     ).logging
-    assert read == LoggingSettings("/logs/a", 0.25, (TaskSampling(1.0, "x", 3),))
+    assert read is not None
+    assert read.log_collector_config.filename_prefix == "/logs/a"
+    (task,) = read.sampling_config.per_task_sampling_configs
+    assert (read.sampling_config.sampling_rate, task.sampling_rate) == (0.25, 1.0)
+    assert (task.dc, task.task_index) == ("x", 3)
 
 
 @pytest.mark.parametrize(

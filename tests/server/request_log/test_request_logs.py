@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,27 @@ from tfs.core.executor import InlineExecutor
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
-from tfs.server.model_settings import LoggingSettings, TaskSampling
+from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
+    LoggingConfig,
+    PerTaskSamplingConfig,
+)
 from tfs.server.request_log.request_logs import LogWriter, RequestLogs
 from tfs.testing.fake_clock import FakeClock
 
-ALL = LoggingSettings("/a", rate=1.0)
-SOME = LoggingSettings("/b", rate=0.5)
+
+def config(
+    prefix: str, rate: float, tasks: Sequence[PerTaskSamplingConfig] = ()
+) -> LoggingConfig:
+    """Returns what a model's config says of its log."""
+    made = LoggingConfig()
+    made.log_collector_config.filename_prefix = prefix
+    made.sampling_config.sampling_rate = rate
+    made.sampling_config.per_task_sampling_configs.extend(tasks)
+    return made
+
+
+ALL = config("/a", 1.0)
+SOME = config("/b", 0.5)
 
 
 class Logged:
@@ -44,20 +58,22 @@ class Logged:
         )
 
     def update(
-        self, **settings: Sequence[LoggingSettings]
+        self, **settings: Sequence[LoggingConfig]
     ) -> dict[str, tuple[RequestLog, ...]]:
         """Takes settings whose files lie in the folder of this test."""
         return self.logs.update(
             {
-                name: [
-                    replace(
-                        each, filename_prefix=f"{self.folder}{each.filename_prefix}"
-                    )
-                    for each in many
-                ]
+                name: [self._here(each) for each in many]
                 for name, many in settings.items()
             }
         )
+
+    def _here(self, given: LoggingConfig) -> LoggingConfig:
+        moved = LoggingConfig()
+        moved.CopyFrom(given)
+        collector = moved.log_collector_config
+        collector.filename_prefix = f"{self.folder}{collector.filename_prefix}"
+        return moved
 
     def records(self, log: str = "*") -> list[bytes]:
         """Returns what was logged to files of a log."""
@@ -67,7 +83,7 @@ class Logged:
                 records += list(read_records(file))
         return records
 
-    def num_logged(self, *settings: LoggingSettings) -> int:
+    def num_logged(self, *settings: LoggingConfig) -> int:
         """Logs one request of model m under the settings."""
         for each in self.update(m=settings).get("m", ()):
             each.log("Predict", "m", 3, "serving_default", lambda: (b"", b""))
@@ -105,7 +121,7 @@ def test_a_record_holds_the_exchange_and_who_answered(make: Make) -> None:
     spec = entry.log_metadata.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == ("m", 3, "s")
     assert entry.log_metadata.timestamp_secs == 1_700_000_000
-    assert entry.log_metadata.sampling_config.sampling_rate == SOME.rate
+    assert entry.log_metadata.sampling_config.sampling_rate == 0.5
     assert entry.log_metadata.saved_model_tags == ["serve"]
 
 
@@ -136,13 +152,13 @@ def test_only_samples_are_logged(make: Make) -> None:
     assert len(logged.records()) == 2
 
 
-TASKS = LoggingSettings(
+TASKS = config(
     "/a",
-    rate=0.0,
-    tasks=(
-        TaskSampling(1.0, "east", 2),
-        TaskSampling(0.0, "east"),
-        TaskSampling(1.0, "west"),
+    0.0,
+    (
+        PerTaskSamplingConfig(sampling_rate=1.0, dc="east", task_index=2),
+        PerTaskSamplingConfig(sampling_rate=0.0, dc="east"),
+        PerTaskSamplingConfig(sampling_rate=1.0, dc="west"),
     ),
 )
 
@@ -171,7 +187,7 @@ def test_without_a_rate_of_its_own_a_server_takes_the_common_one(
     make: Make,
 ) -> None:
     """FallsBackToTopLevelSamplingRate: the common rate is for everybody else."""
-    settings = LoggingSettings("/a", 1.0, (TaskSampling(0.0, "elsewhere"),))
+    settings = config("/a", 1.0, (PerTaskSamplingConfig(dc="elsewhere"),))
     assert make(dc="here").num_logged(settings) == 1
 
 
@@ -218,7 +234,7 @@ def test_a_changed_config_gets_another_logger(make: Make) -> None:
 def test_models_with_equal_settings_share_a_logger(make: Make) -> None:
     """SameConfigForTwoModelsCreatesOneLogger: one file for both."""
     logged = make()
-    logs = logged.update(a=[ALL], b=[LoggingSettings("/a", 1.0)])
+    logs = logged.update(a=[ALL], b=[config("/a", 1.0)])
     assert logs["a"] == logs["b"]
 
 

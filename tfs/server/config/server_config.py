@@ -36,11 +36,9 @@ from tfs.server.model_settings import (
     DETECT,
     MAX_INTERPRETERS,
     MAX_INTRA_OP_THREADS,
-    LoggingSettings,
     ModelSettings,
     RuntimeSettings,
     SkewSettings,
-    TaskSampling,
     ValidationSettings,
 )
 
@@ -281,7 +279,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         keeps_resources=model.transition == model_config_pb2.RESOURCE_PRESERVING,
         is_on_demand=model.residency == model_config_pb2.ON_DEMAND,
         runtime=_read_runtime(model),
-        logging=_read_logging(name, model.logging_config)
+        logging=_checked_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
         validation=_read_validation(name, model.validation)
@@ -466,9 +464,9 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
     return settings
 
 
-def _read_logging(
+def _checked_logging(
     name: str, config: logging_config_pb2.LoggingConfig
-) -> LoggingSettings:
+) -> logging_config_pb2.LoggingConfig:
     where = f"model {name}: logging_config"
     if config.HasField("custom_logging_config"):
         raise Unimplemented(f"{where}.custom_logging_config is not supported")
@@ -493,27 +491,16 @@ def _read_logging(
             f"{where}.sampling_config.attributes: requests carry no origin and no "
             "criticality here"
         )
-    return LoggingSettings(
-        filename_prefix=collector.filename_prefix,
-        rate=_rate(f"{where}.sampling_config", sampling.sampling_rate),
-        tasks=tuple(
-            TaskSampling(
-                _rate(
-                    f"{where}.sampling_config.per_task_sampling_configs",
-                    each.sampling_rate,
-                ),
-                each.dc,
-                each.task_index if each.HasField("task_index") else None,
-            )
-            for each in sampling.per_task_sampling_configs
-        ),
-    )
+    _check_rate(f"{where}.sampling_config", sampling.sampling_rate)
+    for each in sampling.per_task_sampling_configs:
+        place = f"{where}.sampling_config.per_task_sampling_configs"
+        _check_rate(place, each.sampling_rate)
+    return config
 
 
-def _rate(where: str, rate: float) -> float:
+def _check_rate(where: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise InvalidArgument(f"{where}.sampling_rate must be in 0..1: {rate}")
-    return rate
 
 
 def _set_float(message: ProtoMessage, field: str) -> float | None:

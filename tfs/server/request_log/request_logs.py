@@ -24,7 +24,10 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import Record, RequestLog
-from tfs.server.model_settings import LoggingSettings
+from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
+    LoggingConfig,
+    SamplingConfig,
+)
 from tfs.server.request_log.rotated_file import RotatedFile
 
 log = logging.getLogger(__name__)
@@ -298,23 +301,26 @@ class RequestLogs:
         self._dc = dc
         self._task_index = task_index
         self._sample = sample
-        self._loggers: dict[LoggingSettings, SampledLog] = {}
+        self._loggers: dict[bytes, SampledLog] = {}  # by config
 
     def update(
-        self, settings: Mapping[str, Sequence[LoggingSettings]]
+        self, configs: Mapping[str, Sequence[LoggingConfig]]
     ) -> dict[str, tuple[RequestLog, ...]]:
         """Returns the logger of each model from now on; closes those that are not used."""
-        wanted = {each for many in settings.values() for each in many}
+        keys = {
+            model: {each.SerializeToString(deterministic=True): each for each in many}
+            for model, many in configs.items()
+        }
+        wanted = {key: each for many in keys.values() for key, each in many.items()}
         before = self._loggers
         self._loggers = {
-            each: before[each] if each in before else self._make(each)
-            for each in wanted
+            key: before.get(key) or self._make(each) for key, each in wanted.items()
         }
-        for each in before.keys() - wanted:
-            before[each].close()
+        for key in before.keys() - wanted:
+            before[key].close()
         return {
-            model: tuple(self._loggers[each] for each in many)
-            for model, many in settings.items()
+            model: tuple(self._loggers[key] for key in many)
+            for model, many in keys.items()
             if many
         }
 
@@ -322,7 +328,16 @@ class RequestLogs:
         """Closes every logger."""
         self.update({})
 
-    def _make(self, settings: LoggingSettings) -> SampledLog:
-        rate = settings.rate_for(self._dc, self._task_index)
-        prefix = settings.filename_prefix
+    def _make(self, config: LoggingConfig) -> SampledLog:
+        rate = _rate_for(config.sampling_config, self._dc, self._task_index)
+        prefix = config.log_collector_config.filename_prefix
         return SampledLog(rate, prefix, self._writer, self._sample)
+
+
+def _rate_for(sampling: SamplingConfig, dc: str, task_index: int | None) -> float:
+    """Returns the rate of one server: that of the first task which it may be."""
+    for task in sampling.per_task_sampling_configs:
+        index = task.task_index if task.HasField("task_index") else None
+        if task.dc in ("", dc) and index in (None, task_index):
+            return task.sampling_rate
+    return sampling.sampling_rate
