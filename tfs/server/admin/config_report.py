@@ -13,7 +13,6 @@ from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.label_reports import label_words
-from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.config.waiting import ConfigOutcome, fill_error
@@ -28,20 +27,6 @@ def base_report(base: Base) -> pb.BaseReport:
         survives_restart=base.origin.survives_restart,
         config=base.config.message,
         text=config_text(base.config.message),
-    )
-
-
-def override_report(
-    running: RunningConfig, name: str, override: Override, is_persisted: bool
-) -> pb.OverrideReport:
-    """Returns an override, and whether it is in force."""
-    return pb.OverrideReport(
-        config=override.config,
-        active=name in running.active,
-        why_inactive=running.why_inactive.get(name, ""),
-        made_by=override.made_by,
-        since_s=override.since_s,
-        persisted=is_persisted,
     )
 
 

@@ -23,7 +23,6 @@ from tfs.server.admin.config_report import (
     base_report,
     effective_text,
     memory_bytes,
-    override_report,
 )
 from tfs.server.admin.label_reports import label_reports
 from tfs.server.admin.model_history import ModelChanges, ModelHistory
@@ -332,8 +331,14 @@ class ServerReports:
         self, running: RunningConfig, name: str, override: Override
     ) -> pb.OverrideReport:
         """Returns the override of a model, and whether it outlives a restart."""
-        is_persisted = bool(self._core.config.overrides_file.path)
-        return override_report(running, name, override, is_persisted)
+        return pb.OverrideReport(
+            config=override.config,
+            active=name in running.active,
+            why_inactive=running.why_inactive.get(name, ""),
+            made_by=override.made_by,
+            since_s=override.since_s,
+            persisted=bool(self._core.config.overrides_file.path),
+        )
 
 
 def stats_report(stats: Stats) -> list[pb.Stat]:
