@@ -67,7 +67,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_signature(model: argparse._ArgumentGroup) -> None:
-    """Adds the options that say how a module is called."""
     model.add_argument(
         "--example",
         metavar="MODULE:NAME",
@@ -117,7 +116,6 @@ def _add_signature(model: argparse._ArgumentGroup) -> None:
 
 
 def _add_packaging(model: argparse._ArgumentGroup) -> None:
-    """Adds the options that say which code goes into the archive."""
     for rule, meaning in (
         ("intern", "put the source of these modules into the archive"),
         ("extern", "import these from the server's environment"),

@@ -214,7 +214,6 @@ def _manager(
     clock: Clock,
     memory: ResourceTracker | None,
 ) -> AspiredVersionsManager:
-    """Returns the manager with its pools."""
     return AspiredVersionsManager(
         AspiredVersionsManagerOptions(
             retry=RetryOptions(

@@ -306,7 +306,6 @@ class ModelServer:
         self._gate.set_logs(logs)
 
     def _forget_version(self, ended: ServableId) -> None:
-        """Drops the counts of a version that is gone."""
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
 
     def _page(self) -> GetPageResponse:

@@ -428,7 +428,6 @@ class ServedModels:
         return Trial(name, canary, pin, self._parts, note_rejected, rejection)
 
     def _faulty(self, name: str) -> Collection[int]:
-        """Returns the versions that are available and were seen to fail."""
         return [
             state.id.version
             for state in self._monitor.version_states(name)

@@ -72,7 +72,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run_validate(arguments: argparse.Namespace) -> int:
-    """Checks a file; 0 if it is valid."""
     from tfs.servables.registry import default_registry
     from tfs.server.config.config_file import read_config_file
     from tfs.server.config.server_config import read_config_text
@@ -116,7 +115,6 @@ def leads_nowhere(model: ModelSettings) -> Iterator[str]:
 
 
 def _run_reload(arguments: argparse.Namespace) -> int:
-    """Prints the outcome for each model; 0 if all of them are available."""
     from tfs.server.config.config_file import read_config_file
 
     return _send(arguments, read_config_file(arguments.file), arguments.dry_run)
@@ -150,7 +148,6 @@ def _send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    """Prints the running configuration; 0 if the server answered."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     def lines(reply: pb.GetConfigResponse) -> Iterator[str]:
@@ -169,7 +166,6 @@ def _run_show(arguments: argparse.Namespace) -> int:
 
 
 def _run_reset(arguments: argparse.Namespace) -> int:
-    """Drops an override; 0 if the server accepted that."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     request = pb.ResetOverrideRequest(

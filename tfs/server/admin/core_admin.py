@@ -113,11 +113,9 @@ class CoreAdmin:
             self._run(lambda: tell(asked.request), asked.done)
 
     def _get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
-        """Tells where the page is, and the server's key."""
         asked.done(self._page())
 
     def _try_version(self, asked: Asked[pb.ProbeRequest, pb.ProbeResponse]) -> None:
-        """Tries a version out that is not served."""
         if self._probe is None:
             asked.done(Unimplemented("this server tries no versions out"))
         else:
@@ -128,7 +126,6 @@ class CoreAdmin:
     def _apply_config(
         self, asked: Asked[pb.ApplyConfigRequest, pb.ApplyConfigResponse]
     ) -> None:
-        """Makes a configuration the base."""
         request, done = asked.request, asked.done
 
         def read() -> ServerMessage:
@@ -162,7 +159,6 @@ class CoreAdmin:
     def _set_canary(
         self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
     ) -> None:
-        """Puts a version on trial, changes the trial, or ends it."""
         request, core = asked.request, self._core
         name = request.model
         canary = request.canary if request.HasField("canary") else None
@@ -199,7 +195,6 @@ class CoreAdmin:
         )
 
     def _promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
-        """Makes a version the primary and ends its trial."""
         request, core = asked.request, self._core
         name = request.model
         chosen: list[int] = []
@@ -223,7 +218,6 @@ class CoreAdmin:
         )
 
     def _rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
-        """Pins an older version as the primary, until ended."""
         request, core = asked.request, self._core
         name = request.model
         chosen: list[int] = []
@@ -272,7 +266,6 @@ class CoreAdmin:
     def _reset_override(
         self, asked: Asked[pb.ResetOverrideRequest, pb.ResetOverrideResponse]
     ) -> None:
-        """Drops a model's override."""
         name, served = asked.request.model, self._core.served
         before: list[int | None] = []
 
@@ -299,7 +292,6 @@ class CoreAdmin:
     def _retry_load(
         self, asked: Asked[pb.RetryLoadRequest, pb.RetryLoadResponse]
     ) -> None:
-        """Tries versions that failed again."""
         request, core = asked.request, self._core
         name = request.model
 

@@ -146,7 +146,6 @@ def _fill_placement(report: pb.PlacementReport, servable: LoadedVersion) -> None
 
 
 def _fill_measured(report: pb.VersionReport, servable: LoadedVersion) -> None:
-    """Adds the measurements of the version: its load, memory and calls."""
     for signature in report.signatures:
         error = servable.example_errors.get(signature.name)
         signature.example_error = error.message if error else ""
@@ -199,7 +198,6 @@ def _fill_batching(report: pb.VersionReport, servable: Servable) -> None:
 
 
 def _fill_queues(report: pb.VersionReport, servable: Servable) -> None:
-    """Adds the counters of each signature's batch queues."""
     target = _batched(servable)
     if target is None:
         return
@@ -220,7 +218,6 @@ def _staged_status(servable: Servable) -> AutoStatus | None:
 
 
 def _batched(servable: Servable) -> BatchedServable | None:
-    """Returns the servable that joins a version's requests; None if nothing does."""
     return servable.queues if isinstance(servable, LoadedVersion) else None
 
 

@@ -245,7 +245,6 @@ class Trial:
             self._judge()
 
     def _tallies_locked(self, signature_name: str | None) -> tuple[Tally, ...]:
-        """Returns the tallies to which a request is added."""
         if signature_name is None:
             return (self._total,)
         return self._total, self._by_signature[signature_name]
