@@ -251,12 +251,7 @@ class PredictHandler:
     def take_burst(self, calls: Sequence[BurstCall]) -> None:
         """Starts requests that arrived together, as ``__call__`` would one by one."""
         tracer = TRACING.tracer
-        if tracer is not None:
-            traced = tracer.begin_some(calls, PREDICT)
-            if traced:  # they have no plans
-                for call in traced:
-                    self._take(call)
-                calls = [call for call in calls if call not in traced]
+        has_traced = tracer is not None and bool(tracer.begin_some(calls, PREDICT))
         messages = [call.message for call in calls]
         index = 0
         while index < len(calls):
@@ -277,6 +272,7 @@ class PredictHandler:
                     elements,
                     self._form.replies,
                     is_all=len(run) == len(calls),
+                    has_traced=has_traced,
                 ):
                     for call in run:
                         self._take(call)
@@ -300,6 +296,7 @@ class PredictHandler:
         writer: ReplyWriter,
         *,
         is_all: bool,
+        has_traced: bool,
     ) -> bool:
         """Starts requests of one template by their plan, none of low priority.
 
@@ -314,6 +311,7 @@ class PredictHandler:
             writer: Encodes the outputs; always the same for a template.
             is_all: Whether no other requests arrived with them, so that nothing is
                 gained by queueing them.
+            has_traced: Whether one of them may be traced.
 
         """
         gate = self._gate
@@ -343,18 +341,16 @@ class PredictHandler:
             gate.leave_all(num)
             return False
         servable = handle.servable
+        traces = plan.answers.traces_of(calls) if has_traced else ()
         if is_all and not any(
             call.is_finished
             or (call.deadline_s is not None and call.deadline_s <= begun_s)
             for call in calls
         ):
             # Apart from the cost, the effect is the same as that of queueing them.
-            num_rows, join = plan.num_rows, plan.joined
-            outcome = servable.compute_now(
-                plan.signature_name, lambda: join(elements), num * num_rows, num
-            )
+            outcome = plan.compute_now(servable, elements, traces, begun_s)
             if outcome is not None:
-                plan.answers.end_now(calls, begun_s, outcome, num_rows)
+                plan.answers.end_now(calls, begun_s, outcome, plan.num_rows, traces)
                 return True
         servable.submit_all(plan.tasks(calls, elements, begun_s))
         return True

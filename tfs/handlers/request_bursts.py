@@ -176,15 +176,15 @@ class RequestBursts:
                 group[0].append(call)
                 group[1].append(elements)
         for template, (own, own_elements) in alike.items():
-            if TRACING.tracer is not None:
-                for call in TRACING.tracer.begin_some(own, PREDICT):
-                    # What is traced has no plan.
-                    index = own.index(call)
-                    left.append(own.pop(index))
-                    del own_elements[index]
-            is_all = len(own) == len(calls)
-            if own and not self.predict.start_alike(
-                template, own, own_elements, template.replies, is_all=is_all
+            tracer = TRACING.tracer
+            has_traced = tracer is not None and bool(tracer.begin_some(own, PREDICT))
+            if not self.predict.start_alike(
+                template,
+                own,
+                own_elements,
+                template.replies,
+                is_all=len(own) == len(calls),
+                has_traced=has_traced,
             ):
                 left += own
         return left

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, cast
 
@@ -25,7 +26,7 @@ from tfs.codec.predict_request import write_predict_request
 from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.call import BurstCall, Call
 from tfs.core.dtype import DType
-from tfs.core.errors import ServingError
+from tfs.core.errors import Code, ServingError
 from tfs.core.servable import (
     InferenceTask,
     Outcome,
@@ -40,6 +41,7 @@ from tfs.core.trace import Trace
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.request_format import ReplyWriter
+from tfs.runtime.guest.current_span import current_span
 
 
 class RequestPlan:
@@ -90,17 +92,68 @@ class RequestPlan:
             return self.inputs_of(elements[0])
         return join_elements(self.inputs, elements, len(elements) * self.num_rows)
 
+    def compute_now(
+        self,
+        servable: Servable,
+        elements: Sequence[tuple[Buffer, ...]],
+        traces: Sequence[Trace],
+        begun_s: float,
+    ) -> Outcome | None:
+        """Computes requests with these elements together; see ``Servable.compute_now``.
+
+        Args:
+            servable: What the plan is for.
+            elements: The elements of each request.
+            traces: Those of the requests that are traced.
+            begun_s: When they were begun.
+
+        """
+        name, num = self.signature_name, len(elements)
+        num_rows = num * self.num_rows
+        if not traces:
+            return servable.compute_now(
+                name, lambda: self.joined(elements), num_rows, num
+            )
+        with ExitStack() as stack:
+
+            def begin() -> Tensors:  # called only if they are computed now
+                batch = traces[0].join(traces[1:], num_rows, begun_s)
+                batch.compute(self.answers.version, begun_s)
+                stack.enter_context(current_span(batch.context))
+                return self.joined(elements)
+
+            return servable.compute_now(name, begin, num_rows, num)
+
     def tasks(
         self,
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
         begun_s: float,
-    ) -> list[PlannedTask]:
+    ) -> list[InferenceTask]:
         """Returns a task for each call with its elements."""
         return [
             PlannedTask(self, call, own, begun_s)
+            if call.cancel.trace is None
+            else self._traced_task(call, own, begun_s)
             for call, own in zip(calls, elements, strict=True)
         ]
+
+    def _traced_task(
+        self, call: BurstCall, elements: tuple[Buffer, ...], begun_s: float
+    ) -> InferenceTask:
+        """Returns a task that carries its trace, and ends by itself."""
+        task = InferenceTask(
+            self.signature_name,
+            self.signature,
+            self.inputs_of(elements),
+            partial(self.answers.end, call, begun_s, ()),
+            self.num_rows,
+            (),
+            call.deadline_s,
+            call.cancel,
+        )
+        task.trace = call.cancel.trace
+        return task
 
     def end_all(self, tasks: Sequence[InferenceTask], outputs: Tensors) -> None:
         """Ends tasks made by this plan; see ``TaskForm``."""
@@ -231,6 +284,19 @@ class PredictAnswers:
             and not self._stats.answer_bytes
         )
 
+    @property
+    def version(self) -> str:
+        """The version that answers, as in "digits/3"."""
+        return self._admission.handle.id.slashed
+
+    def traces_of(self, calls: Sequence[BurstCall]) -> Sequence[Trace]:
+        """Returns the traces of those calls that have one, named."""
+        traces = [call.cancel.trace for call in calls if call.cancel.trace is not None]
+        admission = self._admission
+        for trace in traces:
+            trace.name(admission.handle.id, admission.signature_name)
+        return traces
+
     def enter_all(self, num: int) -> bool:
         """Enters ``num`` requests, pinned and in the server's gate, into the model's.
 
@@ -334,6 +400,7 @@ class PredictAnswers:
         begun_s: float,
         outcome: Outcome,
         num_rows: int,
+        traces: Sequence[Trace] = (),
     ) -> None:
         """Ends requests that were begun and computed together, at once. On the loop.
 
@@ -343,6 +410,7 @@ class PredictAnswers:
             begun_s: When they were begun.
             outcome: Outputs of all requests, joined, or the error of all.
             num_rows: Rows of each request.
+            traces: Those of the requests that are traced.
 
         """
         if len(calls) == 1 or isinstance(outcome, ServingError):
@@ -360,6 +428,8 @@ class PredictAnswers:
         finally:
             opened_s = calls[0].opened_s
             self._stats.end_answered(opened_s, begun_s, None, done_s, len(calls))
+            for trace in traces:
+                trace.end(Code.OK, begun_s, done_s, self._gate.now())
             self._release_all(len(calls))
 
     def _replies(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.handlers.fake_http_call import FakeHttpCall
+from tests.handlers.plan_desk import Desk, Model, PromptModel, SharedLookup, message
 from tests.handlers.served import OneModel
 from tests.tensors import floats
 from tfs.codec.json.predict_body import Layout
@@ -62,7 +63,11 @@ class Traced:
 
     def spans(self) -> dict[str, ReadableSpan]:
         """Returns the spans that have ended, by name."""
-        found = {span.name: span for span in self._exporter.get_finished_spans()}
+        return {span.name: span for span in self.all_spans()}
+
+    def all_spans(self) -> Sequence[ReadableSpan]:
+        """Returns the spans that have ended since it was last asked."""
+        found = self._exporter.get_finished_spans()
         self._exporter.clear()
         return found
 
@@ -171,17 +176,48 @@ def test_a_share_of_the_others_is_traced(traced: Traced) -> None:
     assert traced.spans() == {}
 
 
+@pytest.mark.parametrize("kind", [Model, PromptModel])
+def test_requests_that_come_together_are_computed_together_if_some_are_traced(
+    traced: Traced, kind: type[Model]
+) -> None:
+    """One batch has them all; its span is linked to those that are sampled."""
+    traced.draws = [0.0, 0.6, 0.99]  # gaps of 0, 1 and 6 behind the first
+    desk, model = Desk(SharedLookup()), kind()
+    desk.publish(model)
+    desk.handler.take_burst([FakeCall(message(0, 0))])
+    desk.finish()
+    traced.spans()
+    num_before = model.num_calls + getattr(model, "num_prompt_calls", 0)
+    calls = [FakeCall(message(each, each)) for each in range(4)]
+    desk.send(calls)
+    desk.finish()
+    assert [call.num_finishes for call in calls] == [1] * 4
+    assert model.num_calls + getattr(model, "num_prompt_calls", 0) == num_before + 1
+    is_traced = [call.cancel.trace is not None for call in calls]
+    assert is_traced == [True, False, True, False]
+    spans = traced.all_spans()
+    named = sorted(span.name for span in spans if span.name != "interpreter")
+    assert named == ["Predict", "Predict", "batch", "queue", "queue"]
+    (batch,) = (span for span in spans if span.name == "batch")
+    requests = {id_of(span) for span in spans if span.name == "Predict"}
+    assert {link.context.span_id for link in batch.links} == requests
+    assert batch.attributes == {"tfs.rows": 4}
+    if kind is PromptModel:
+        (interpreter,) = (span for span in spans if span.name == "interpreter")
+        assert parent_of(interpreter) == id_of(batch)
+
+
 def test_requests_over_http_that_come_together_are_traced_alike(
     traced: Traced,
 ) -> None:
-    """Those that are sampled are left to be answered one by one, with their spans."""
+    """Those for which there is no plan are answered one by one, sampled or not."""
     traced.draws = [0.6]  # one is passed over behind the first
     bursts = RequestBursts(traced.handler)
     calls = [FakeHttpCall("POST", "/v1/models/m:predict", b"[1]") for _ in range(3)]
     replies = FormedReplies(Form.JSON, Layout.ROWS)
     template = BurstTemplate(ModelSpec("m"), (), replies)
     bursts.learn(calls[0], lambda bodies: [(template, (each,)) for each in bodies])
-    assert bursts.take(calls)[:2] == [calls[0], calls[2]]
+    assert bursts.take(calls) == calls
     assert [call.cancel.trace is None for call in calls] == [False, True, False]
 
 

@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tfs.core.call import TRACING, Call, CallT
@@ -134,22 +134,28 @@ class OtelTracer:
         return OtelTrace(self._writer, method, call.opened_s, wall_s, context)
 
     def begin_some(self, calls: Sequence[CallT], method: str) -> Sequence[CallT]:
-        num = len(calls)
-        if self._num_passed_over >= num:
-            ordinary = self._without
-            for call in calls:
-                if call.metadata is not ordinary:
-                    break
-            else:
-                self._num_passed_over -= num
-                return ()
         traced = []
-        for call in calls:
+        for call in self._drawn(calls):
             trace = self.begin(call, method)
             if trace is not None:
                 call.cancel.trace = trace
                 traced.append(call)
         return traced
+
+    def _drawn(self, calls: Sequence[CallT]) -> Iterator[CallT]:
+        """Yields those that may be traced, which passes over the others at once."""
+        ordinary = self._without
+        for call in calls:
+            if call.metadata is not ordinary:
+                yield from calls
+                return
+        index, num = 0, len(calls)
+        while self._num_passed_over < num - index:
+            index += int(self._num_passed_over)
+            self._num_passed_over = 0
+            yield calls[index]
+            index += 1
+        self._num_passed_over -= num - index
 
     def _gap(self) -> float:
         """Returns how many requests to pass over before the next that is traced."""
