@@ -93,10 +93,12 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
                 f"tensor parsing error: {name}: {error.message}"
             ) from error
     wanted = tuple([output.name for output in request.outputs])
+    seen: set[str] = set()
     for output in request.outputs:
         check_output_parameters(output.name, output.parameters)
-        if wanted.count(output.name) > 1:
+        if output.name in seen:
             raise InvalidArgument(f"output {output.name!r} comes twice")
+        seen.add(output.name)
     spec = ModelSpec(
         request.model_name,
         read_version(request.model_version),
