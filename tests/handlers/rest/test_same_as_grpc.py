@@ -25,7 +25,7 @@ from tfs.core.errors import Unimplemented
 from tfs.core.servable import InferenceTask, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.core.tensor_view import TensorView
+from tfs.core.tensor_view import LARGE_BYTES, TensorView
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
@@ -223,9 +223,11 @@ def pair_of(*values: float) -> TensorView:
     return TensorView(DTYPES["float32"], (1, 2), struct.pack("<2f", *values))
 
 
-def known(form: str = "application/json", path: str = PATH) -> RestHandler:
+def known(
+    form: str = "application/json", path: str = PATH, view: TensorView | None = None
+) -> RestHandler:
     """Returns a handler that has answered a request of that form."""
-    view = pair_of(1, 2)
+    view = view or pair_of(1, 2)
     rest = rest_over(handler_of(view))
     call = FakeHttpCall("POST", path, FORMS[form][0](view), {"content-type": form})
     rest(call)
@@ -250,6 +252,16 @@ def test_requests_that_arrive_together_are_started_together(form: str) -> None:
         rest(call)
     for call, view in zip(calls, views, strict=True):
         assert read(call.reply_bytes(), signature_of(view)) == view
+
+
+@pytest.mark.parametrize("num", [100, LARGE_BYTES // 4 + 1])
+@pytest.mark.parametrize("form", ["application/msgpack", "application/x-npy"])
+def test_large_requests_are_not_learned(form: str, num: int) -> None:
+    """They gain nothing by coming together, and looking at all their bytes costs much."""
+    view = TensorView(DTYPES["float32"], (1, num), bytes(4 * num))
+    call = FakeHttpCall("POST", PATH, FORMS[form][0](view), {"content-type": form})
+    left = known(form, view=view).take_alike([call])
+    assert left == ([call] if view.size_bytes > LARGE_BYTES else [])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tfs.core.dtype import DType
 from tfs.core.errors import ServingError
 from tfs.core.http_call import HttpCall
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 from tfs.handlers.request_bursts import (
     PLAIN_DTYPES,
     BurstTemplate,
@@ -30,6 +30,8 @@ from tfs.handlers.rest.forms import Form, FormedReplies
 
 _MAX_TEMPLATES: Final = 64
 _MAX_JSON_BYTES: Final = 6 << 10  # longer JSON asks for room before it is parsed
+
+_FLIPPED: Final = bytes(range(255, -1, -1))
 
 _PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
     Form.MSGPACK: parse_msgpack,
@@ -94,6 +96,8 @@ def learn(
 ) -> None:
     """Has requests like one for a default signature taken together, if they can be.
 
+    Large ones gain nothing by that, and are not learned.
+
     Args:
         bursts: Takes them.
         call: The request.
@@ -114,7 +118,9 @@ def learn(
         known = bursts.reader_of(call)
         if not (isinstance(known, JsonReader) and known.is_for(view.dtype, name)):
             bursts.learn(call, JsonReader(spec, wanted, name, view.dtype))
-    elif _ends_in_elements(form, call.message, signature, view):
+    elif view.size_bytes <= LARGE_BYTES and _ends_in_elements(
+        form, call.message, signature, view
+    ):
         replies = FormedReplies(wanted, layout)
         template = BurstTemplate(spec, inputs_of(inputs), replies, wanted.value)
         bursts.learn_end(call, template, (view.size_bytes,))
@@ -127,7 +133,7 @@ def _ends_in_elements(
     size = view.size_bytes
     if not size or bytes(body[-size:]) != bytes(view.buffer):
         return False
-    other = bytes(each ^ 0xFF for each in view.buffer)
+    other = bytes(view.buffer).translate(_FLIPPED)
     try:
         (found,) = _PARSERS[form](bytes(body[:-size]) + other).read(signature).values()
     except ServingError:
