@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tfs.cli.main import main
+from tfs.cli.main import COMMANDS, main, make_parser
 
 
 def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -12,6 +14,14 @@ def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["TFS", "torch", "grpcio", "protobuf"]
+
+
+def test_each_command_is_in_the_module_that_the_table_names() -> None:
+    """Only that module is imported for it; ``--help`` shows what all of them add."""
+    listed = re.findall(r"^    (\S+)", make_parser().format_help(), re.MULTILINE)
+    assert listed == list(COMMANDS)
+    for command in COMMANDS:
+        assert f"    {command} " in make_parser(command).format_help()
 
 
 def test_without_a_command_the_help_is_shown(

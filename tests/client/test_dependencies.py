@@ -12,6 +12,8 @@ from tests.architecture.tree import ROOT
 _ASK = """
 import sys
 import {module}
+if "{module}" == "tfs.cli.main":
+    tfs.cli.main.make_parser()  # of all commands
 names = {{name.partition(".")[0] for name in sys.modules}}
 print(*names & {{"torch", "hpack", "watchdog", "google_crc32c", "fsspec"}})
 """

@@ -15,7 +15,7 @@ from tests.e2e.page_key import page_url
 from tests.e2e.rest import Rest
 from tests.e2e.serving import Serving, free_port
 from tfs.handlers.oip.rest import GUARDED, ROUTES
-from tfs.handlers.oip.service import SERVICE
+from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 from tfs.server.page.handler import ROUTES as PAGE_ROUTES
 from tfs.testing.patience import PATIENCE_S
@@ -43,7 +43,7 @@ class Server:
     def call(self, method: str, request: Any) -> Any:
         reply = getattr(pb, type(request).__name__.replace("Request", "Response"))
         return self._channel.unary_unary(
-            f"/{SERVICE}/{method}",
+            f"/{OIP}/{method}",
             lambda message: message.SerializeToString(),
             reply.FromString,
         )(request, timeout=PATIENCE_S)

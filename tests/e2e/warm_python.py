@@ -36,6 +36,7 @@ _IMPORTED: Final = (
     "grpc",
     "torch",
     "tfs.cli.main",
+    "tfs.cli.serving.serve",
     "tfs.export",
     "tfs.frontends.grpcio.transport",
     "tfs.runtime.inline.inline_interpreter",

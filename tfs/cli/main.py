@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from tfs.cli import package
-from tfs.cli.calling import metadata, predict, replay, statistics, tune, warmup
-from tfs.cli.hosted import command as hosted
-from tfs.cli.operating import config, page, status, trial
-from tfs.cli.serving import serve
-from tfs.cli.serving.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
 
-COMMANDS: Final = (
-    serve,
-    package,
-    predict,
-    metadata,
-    warmup,
-    statistics,
-    replay,
-    tune,
-    status,
-    trial,
-    page,
-    config,
-    hosted,
-)
-"""Modules with ``add_parser(subparsers)``; slow imports happen when a command runs."""
+COMMANDS: Final = {
+    "serve": "serving.serve",
+    "package": "package",
+    "predict": "calling.predict",
+    "metadata": "calling.metadata",
+    "warmup": "calling.warmup",
+    "statistics": "calling.statistics",
+    "replay": "calling.replay",
+    "tune": "calling.tune",
+    "status": "operating.status",
+    "models": "operating.status",
+    "canary": "operating.trial",
+    "promote": "operating.trial",
+    "rollback": "operating.trial",
+    "retry": "operating.trial",
+    "page": "operating.page",
+    "reload": "operating.config",
+    "config": "operating.config",
+    "hosted": "hosted.command",
+}
+"""The module below ``tfs.cli`` that has each command; only that one is imported for it."""
 
 _INTERRUPTED: Final = 130
 """The exit code of a command that Ctrl-C ended, as in shells."""
@@ -43,12 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 is success, 1 a failure that was explained in one line, 2 a wrong command line, 130
     an end by Ctrl-C.
     """
-    parser = make_parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = make_parser(words[0] if words else "")
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         # argparse would put the usage of every flag in front of this line.
         called = f"tfs {arguments.command}" if arguments.command else "tfs"
-        meant = flag_meant_by(unknown[0]) if arguments.command == "serve" else None
+        meant = None
+        if arguments.command == "serve":
+            from tfs.cli.serving.serve_arguments import flag_meant_by
+
+            meant = flag_meant_by(unknown[0])
         hint = f"did you mean {meant}? " if meant else ""
         print(
             f"{called}: unknown argument {unknown[0]}; {hint}{called} --help lists all",
@@ -66,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(arguments)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line, with the flags of all commands."""
+def make_parser(command: str = "") -> argparse.ArgumentParser:
+    """Returns the parser of a command, or of all if there is none with that name."""
     parser = argparse.ArgumentParser(
         prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
     )
@@ -81,8 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command"
     )
-    for command in COMMANDS:
-        command.add_parser(subparsers)
+    modules = [COMMANDS[command]] if command in COMMANDS else COMMANDS.values()
+    for module in dict.fromkeys(modules):
+        importlib.import_module(f"tfs.cli.{module}").add_parser(subparsers)
     return parser
 
 

@@ -28,7 +28,6 @@ from tfs.handlers.model_service import (
     StatusReader,
 )
 from tfs.handlers.oip.infer import InferFormat
-from tfs.handlers.oip.service import SERVICE as OIP_SERVICE
 from tfs.handlers.oip.service import OipService, oip_methods
 from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.operating.admin import Admin, admin_methods
@@ -36,6 +35,7 @@ from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import OpenStreams, ReflectionHandler
 from tfs.handlers.request_format import PredictFormat, RequestFormat
+from tfs.handlers.service_names import HEALTH, MODEL, OIP, PREDICTION, REFLECTION
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from tfs.proto.grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
@@ -45,14 +45,6 @@ from tfs.proto.tensorflow_serving.apis import (
     session_service_pb2,
 )
 from tfs.proto.tfs.v1 import admin_service_pb2
-
-PREDICTION: Final = "tensorflow.serving.PredictionService"
-MODEL: Final = "tensorflow.serving.ModelService"
-HEALTH: Final = "grpc.health.v1.Health"
-REFLECTION: Final = (
-    "grpc.reflection.v1.ServerReflection",
-    "grpc.reflection.v1alpha.ServerReflection",
-)
 
 _SERVICE_FILES: Final = (
     prediction_service_pb2,
@@ -143,7 +135,7 @@ def method_table(
     if admin is not None:
         shown.add(ADMIN_SERVICE)
     if oip is not None:
-        shown.add(OIP_SERVICE)
+        shown.add(OIP)
     for service, messages in zip(
         REFLECTION, (reflection_v1, reflection_v1alpha), strict=True
     ):

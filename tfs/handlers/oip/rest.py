@@ -24,7 +24,6 @@ from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.messages import QUESTION_BYTES, JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
 from tfs.handlers.oip.service import INFER as INFER_PATH
-from tfs.handlers.oip.service import SERVICE
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import (
     PLAIN_DTYPES,
@@ -33,6 +32,7 @@ from tfs.handlers.request_bursts import (
     inputs_of,
     may_come_together,
 )
+from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
 _NOT_READY: Final = 503
@@ -74,8 +74,7 @@ class OipRestHandler:
         assert isinstance(infer, PredictHandler)
         self._infer = infer
         self._handlers = {
-            name: cast(Handler, methods[f"/{SERVICE}/{name}"].handler)
-            for name in _MESSAGES
+            name: cast(Handler, methods[f"/{OIP}/{name}"].handler) for name in _MESSAGES
         }
         self._room = room
         self._bursts = bursts

@@ -21,10 +21,10 @@ from tfs.handlers.model_lookup import ModelLookup, NotResident
 from tfs.handlers.model_service import StatusReader
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
-SERVICE: Final = "inference.GRPCInferenceService"
-INFER: Final = f"/{SERVICE}/ModelInfer"
+INFER: Final = f"/{OIP}/ModelInfer"
 NAME: Final = "tfs"
 EXTENSIONS: Final = (
     "binary_tensor_data",
@@ -361,8 +361,5 @@ def oip_methods(
     }
     return [
         RpcMethod(INFER, infer, burst_handler=infer.take_burst),
-        *(
-            RpcMethod(f"/{SERVICE}/{name}", handler)
-            for name, handler in handlers.items()
-        ),
+        *(RpcMethod(f"/{OIP}/{name}", handler) for name, handler in handlers.items()),
     ]

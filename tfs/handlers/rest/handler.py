@@ -36,7 +36,6 @@ from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
 from tfs.handlers.messages import JsonRoom
-from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import RequestBursts
@@ -49,6 +48,7 @@ from tfs.handlers.rest.forms import (
 )
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
 from tfs.handlers.rest.plain_requests import learn
+from tfs.handlers.service_names import MODEL, PREDICTION
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,

@@ -18,9 +18,9 @@ from pathlib import Path
 from tfs.core.call import ListenerOptions, TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tfs.frontends.tls.tls_context import HTTP_1, server_context
-from tfs.handlers.methods import MODEL
 from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.operating.admin_access import ADMIN_LISTENER, HTTP
+from tfs.handlers.service_names import MODEL
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import ssl_config_pb2
 from tfs.server.options import ServerOptions
