@@ -18,8 +18,9 @@ from tests.hosted.fleets import MIB, check
 from tfs.core.errors import ResourceExhausted
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet_state import FleetState, Snapshot
+from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.reports import JobReport, report_of
+from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer
 from tfs.proto.tfs.v1 import admin_service_pb2

@@ -19,8 +19,9 @@ from tfs.cli.hosted.run import control_options, edit_reader
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
+from tfs.hosted.identities import ControlOptions
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
+from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.patience import PATIENCE_S

@@ -22,8 +22,10 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job
-from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState, Request, Snapshot
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_state import Edit, FleetState, Request
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.snapshot import Snapshot
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)
 MODEL = replace(model("m", 3, 1, 4), partition="gpu", num_replicas=2)
@@ -101,10 +103,9 @@ def test_the_history_says_why_a_model_is_where_it_is(state: FleetState) -> None:
     with pytest.raises(ServingError):
         state.commit(big, Request("1", b"big"))
     down, added = why(state, "m")
-    assert added == "add-model m; placed on a, the job with the least room (100 MiB)"
+    assert added == "add-model m; placed on a, which had 100 MiB free"
     assert down == (
-        "a is down; placed on b, the job with the least room (200 MiB); taken from a, "
-        "which is down"
+        "a is down; placed on b, which had 200 MiB free; taken from a, which is down"
     )
     (refused,) = why(state, "big")
     assert "refused: no room for 1 of 1 replicas of big" in refused
@@ -208,7 +209,7 @@ def test_a_copy_holds_what_was_wanted(tmp_path: Path, state: FleetState) -> None
     before = path.stat().st_mtime_ns
     copy.keep(Snapshot(8, FLEET))
     assert path.stat().st_mtime_ns == before
-    for text in ("{", '{"format": 2}', '{"format": 1, "revision": 1}', "[]"):
+    for text in ("", "{", '{"format": 1}', '{"format": 2, "revision": 1}', "[]"):
         path.write_text(text)
         assert FleetCopy(str(path)).read() is None
     FleetCopy("").keep(Snapshot(7, FLEET))

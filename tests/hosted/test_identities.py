@@ -21,9 +21,9 @@ from tfs.core.errors import (
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.identities import Identities, Identity, read_identities
+from tfs.hosted.identities import ControlOptions, Identities, Identity, read_identities
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
+from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock

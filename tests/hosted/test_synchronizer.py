@@ -15,7 +15,8 @@ from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
-from tfs.hosted.fleet_state import FleetCopy, FleetState
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.reports import JobReport, ReplicaSighting, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions

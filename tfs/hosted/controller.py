@@ -19,14 +19,13 @@ from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import (
-    MODEL,
     Committed,
     Edit,
     FleetState,
     Request,
-    Snapshot,
 )
 from tfs.hosted.identities import Identities
+from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.hosted.trials import UNTRIED, Trials, Tried, version_of
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 

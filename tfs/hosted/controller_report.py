@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tfs.hosted.fleet import Fleet, HostedModel, read_config
-from tfs.hosted.fleet_state import Snapshot
 from tfs.hosted.placement import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Change
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2

@@ -33,9 +33,10 @@ from tfs.hosted.fleet import (
     read_config,
     room_for,
 )
-from tfs.hosted.fleet_state import Edit, Snapshot
+from tfs.hosted.fleet_state import Edit
 from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.reports import ModelSighting
+from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.trials import UNTRIED, Tried, exclude, how_quarantined
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2

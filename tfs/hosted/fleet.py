@@ -190,7 +190,6 @@ def job_row(job: Job) -> str:
     return json.dumps(fields_of(job))
 
 
-@functools.lru_cache(maxsize=1 << 15)  # a copy of the fleet has all of them
 def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
     """Returns a text that :func:`read_model` reads."""
     return json.dumps({"placed": placed, **fields_of(model)})

@@ -1,12 +1,12 @@
-"""Who may do what with a fleet: names of client certificates, their roles and quotas."""
+"""Who may do what with a fleet, and where: names of client certificates, roles, quotas."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tfs.core.call import Peer
+from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
 from tfs.hosted.edits import add_model
 from tfs.hosted.fleet import Fleet
@@ -122,6 +122,25 @@ class Identities:
                 f"their replicas, now {then[1] / mebibytes:.1f}, and its quota is "
                 f"{quota.max_memory_bytes / mebibytes:.1f} MiB"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """Where commands are taken, and from whom. Immutable.
+
+    Attributes:
+        listeners: Where they are taken over gRPC.
+        http_listeners: Where they are taken over HTTP.
+        http_key: What callers there may show in the place of a certificate; empty:
+            nothing.
+        identities: What callers with a certificate may do and have.
+
+    """
+
+    listeners: Sequence[ListenerOptions] = ()
+    http_listeners: Sequence[ListenerOptions] = ()
+    http_key: str = field(default="", repr=False)
+    identities: Identities = field(default_factory=Identities)
 
 
 def _taken(fleet: Fleet, owner: str) -> tuple[int, int]:

@@ -7,14 +7,17 @@ otherwise move models back and forth.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import ServingError
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -22,28 +25,32 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.health import HealthHandler
-from tfs.handlers.methods import HEALTH
 from tfs.handlers.reflection import OpenStreams
+from tfs.handlers.service_names import HEALTH
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet_state import FleetState, Snapshot, StoreFollower
-from tfs.hosted.identities import Identities
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobRuntime
 from tfs.hosted.routing.envoy_config import EnvoyOptions
-from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
+from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.hosted.trials import Trials
 
 _NUM_CALLING: Final = 16
 _NUM_ACTING: Final = 16
 _HTTP_TIMEOUT_S: Final = 60.0  # as long as commands wait
+_TICK_S: Final = 0.2
+_PAUSE_S: Final = 1.0  # after a store that could not be read
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +65,6 @@ class PythonRouterOptions:
 
     listeners: Sequence[ListenerOptions]
     hedging: HedgeOptions = field(default_factory=HedgeOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class ControlOptions:
-    """Where commands are taken, and from whom. Immutable.
-
-    Attributes:
-        listeners: Where they are taken over gRPC.
-        http_listeners: Where they are taken over HTTP.
-        http_key: What callers there may show in the place of a certificate; empty:
-            nothing.
-        identities: What callers with a certificate may do and have.
-
-    """
-
-    listeners: Sequence[ListenerOptions] = ()
-    http_listeners: Sequence[ListenerOptions] = ()
-    http_key: str = field(default="", repr=False)
-    identities: Identities = field(default_factory=Identities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +141,7 @@ class HostedService:
                 options.control.identities,
                 Trials(channels.probe, self._clock),
             )
-        self._follower = StoreFollower(state, self._follow)
+        self._follower = _StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._http: HttpTransport | None = None
@@ -259,6 +247,8 @@ class HostedService:
         if options is None:
             return None
         if isinstance(options, EnvoyOptions):
+            from tfs.hosted.routing.envoy_router import EnvoyRouter
+
             return EnvoyRouter(options, self._loop)
         look = self._synchronizer.nudge
         return PythonRouter(
@@ -273,3 +263,47 @@ class HostedService:
             self._health.refresh()
 
         self._loop.post(take)
+
+
+class _StoreFollower:
+    """Reads along on a thread of its own from ``start`` to ``close``.
+
+    Args:
+        state: The fleet.
+        on_state: Called on that thread with the state, after each change and at least
+            five times a second while the store can be read; must not block.
+
+    """
+
+    def __init__(self, state: FleetState, on_state: Callable[[Snapshot], None]) -> None:
+        self._state = state
+        self._on_state = on_state
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="follow-store", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends soon; idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        revision = 0
+        while not self._stopping.is_set():
+            try:
+                self._state.store.wait(revision, _TICK_S)
+                snapshot = self._state.read()
+                revision = snapshot.revision
+                self._on_state(snapshot)
+            except ServingError:
+                # The synchronizer says in the log what is wrong with the store.
+                self._stopping.wait(_PAUSE_S)
+            except Exception:
+                log.exception("event=store_follower_failed")
+                self._stopping.wait(_PAUSE_S)

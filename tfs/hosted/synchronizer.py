@@ -33,11 +33,12 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, read_config
-from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
+from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.load_following import LoadOptions, Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
 from tfs.hosted.servers import JobClient, Servers, Told
 from tfs.hosted.sighting_table import SightingTable
+from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Lease
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -340,8 +341,13 @@ class Synchronizer:
 
     def _run(self) -> None:
         while True:
+            begun_s = self._clock.now()
             self.look_safely()
+            ended_s = self._clock.now()
             with self._changed:
+                # However much happens, others have half of the time.
+                while self._clock.now() < 2 * ended_s - begun_s and not self._stopping:
+                    self._clock.wait(self._changed, 2 * ended_s - begun_s)
                 if not (self._stopping or self._is_nudged):
                     self._clock.wait(
                         self._changed, self._clock.now() + self._options.look_s

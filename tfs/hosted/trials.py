@@ -22,9 +22,9 @@ from tfs.hosted.fleet import (
     parse_model_config,
     read_config,
 )
-from tfs.hosted.fleet_state import Snapshot
 from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.placement import free_bytes
+from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
 

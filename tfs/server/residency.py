@@ -134,6 +134,16 @@ class Residency:
         model = self._models.get(name)
         return () if model is None or model.is_admitted else self.versions(name)
 
+    def outlook(self, name: str) -> object | None:
+        """Returns what differs when a model fares otherwise that is not loaded yet.
+
+        None for any other model, and for one that has no versions.
+        """
+        registered = self.registered(name)
+        if not registered:
+            return None
+        return registered, self._monitor.version_states(name)
+
     def note_use(self, name: str) -> None:
         """Notes that a request asks for a model."""
         model = self._models.get(name)

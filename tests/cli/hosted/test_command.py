@@ -18,9 +18,10 @@ from tfs.cli.main import main
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.identities import ControlOptions
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
+from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -170,7 +171,7 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert "latest version of prices" in told
     assert "canary 2 of prices" in told
     assert hosted("why", "prices") == 0
-    assert f"placed on {ONE}, the job with the least room" in capsys.readouterr().out
+    assert f"placed on {ONE}, which had" in capsys.readouterr().out
 
 
 def test_a_command_answers_when_it_is_in_force(

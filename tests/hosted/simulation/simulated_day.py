@@ -29,7 +29,8 @@ from tfs.core.errors import ServingError
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import HostedModel, Job
-from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica
 from tfs.hosted.load_following import LoadOptions

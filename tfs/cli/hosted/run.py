@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from tfs.core.call import ListenerOptions
     from tfs.core.clock import Clock
     from tfs.hosted.edit_reader import EditReader
+    from tfs.hosted.identities import ControlOptions
     from tfs.hosted.jobs.job_runtime import JobRuntime
     from tfs.hosted.routing.envoy_config import EnvoyOptions
-    from tfs.hosted.service import ControlOptions, HostedService, PythonRouterOptions
+    from tfs.hosted.service import HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -176,9 +177,11 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_state import FleetCopy, FleetState
+    from tfs.hosted.fleet_copy import FleetCopy
+    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.identities import ControlOptions
     from tfs.hosted.routing.job_channels import JobChannels
-    from tfs.hosted.service import ControlOptions, HostedService, ServiceOptions
+    from tfs.hosted.service import HostedService, ServiceOptions
     from tfs.hosted.synchronizer import SynchronizerOptions
     from tfs.server.system.malloc import apply_settings
 
@@ -400,8 +403,7 @@ def control_options(
     """
     from dataclasses import replace
 
-    from tfs.hosted.identities import read_identities
-    from tfs.hosted.service import ControlOptions
+    from tfs.hosted.identities import ControlOptions, read_identities
 
     ssl = arguments.control_ssl_config_file
     control = ControlOptions([door(arguments.control, ssl, "--control")])

@@ -6,8 +6,9 @@ import logging
 
 from tfs.core.errors import ServingError
 from tfs.hosted import edits
-from tfs.hosted.fleet_state import FleetState, Snapshot
+from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
+from tfs.hosted.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from tfs.core.call import ListenerOptions, RpcMethod
-from tfs.handlers.methods import MODEL, PREDICTION
-from tfs.handlers.oip.service import SERVICE as OIP
+from tfs.handlers.service_names import MODEL, OIP, PREDICTION
 
 FORWARDED: Final = (
     *(

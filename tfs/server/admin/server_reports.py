@@ -152,18 +152,15 @@ class ServerReports:
 
     def _look(self, running: RunningConfig, name: str) -> object:
         """Returns what differs when the report of a model does."""
-        core = self._core
-        registered = core.residency.registered(name)
-        if not registered:
+        outlook = self._core.residency.outlook(name)
+        if outlook is None:
             return _LOADED
         return (
             running.effective.models[name],
             name in running.active,
             running.why_inactive.get(name),
-            tuple(registered),
-            tuple(core.version_states(name)),
-            core.served.primary(name),
-            core.sources.problem(name),
+            outlook,
+            self._core.sources.problem(name),
         )
 
     def _refusal_notes(self) -> list[str]:
