@@ -53,6 +53,8 @@ ROWS = (
     Row("hosted/p99.9/one-in-three-goes", "ms", Goal("value", "<=", 300.0)),
     Row("hosted/failed/transitions-with-kills", "", NONE_FAILED),
     Row("hosted/routed-after-p95/transitions", "s", Goal("value", "<=", 2.0)),
+    Row("hosted/routed-after-p95/10000-models", "s", Goal("value", "<=", 2.0)),
+    Row("hosted/route-change-p95/10000-models", "s", Goal("value", "<=", 1.0)),
     Row("hosted/failed/control-away", "", NONE_FAILED),
     Row("hosted/missed/20000-commits", "", NONE_FAILED, lacking=postgres_lacks()),
     Row("hosted/on-demand-memory/5000-models", "GB", Goal("value", "<=", 2.147)),
@@ -76,6 +78,8 @@ class Effort:
     commits: int = 20_000
     registered: int = 5000
     networks: int = 100
+    rare: int = 10_000
+    versions: int = 30
 
 
 def _failed(result: OpenLoopResult, is_right: Callable[[int], bool]) -> float:
@@ -141,6 +145,27 @@ def measure_transitions(report: Report, effort: Effort) -> None:
     report.record(
         "hosted/routed-after-p95/transitions", took_s[int(0.95 * len(took_s))]
     )
+
+
+def measure_registered(report: Report, effort: Effort) -> None:
+    """Versions and new models, beside ten thousand that are loaded on demand."""
+    routed_s = []
+    with _fleet() as fleet:
+        models = fleet.register(effort.rare, effort.versions)
+        for name in models:
+            path = fleet.folder / "models" / name
+            write_version(path, 2)
+            begun_s = time.monotonic()
+            fleet.ask("AddVersion", pb.AddVersionRequest(model=name, version=2))
+            while fleet.answering_version(name) != 2:
+                time.sleep(0.01)
+            routed_s.append(time.monotonic() - begun_s)
+        changed_s = [
+            fleet.route_change_s(f"new{each}") for each in range(effort.versions)
+        ]
+    for of, name in ((routed_s, "routed-after"), (changed_s, "route-change")):
+        of.sort()
+        report.record(f"hosted/{name}-p95/10000-models", of[int(0.95 * len(of))])
 
 
 def measure_control_away(report: Report, effort: Effort) -> None:
@@ -301,6 +326,9 @@ def build_area(effort: Effort | None = None) -> Area:
     def transitions(report: Report) -> None:
         measure_transitions(report, so)
 
+    def registered(report: Report) -> None:
+        measure_registered(report, so)
+
     def control_away(report: Report) -> None:
         measure_control_away(report, so)
 
@@ -316,8 +344,17 @@ def build_area(effort: Effort | None = None) -> Area:
     def probes(report: Report) -> None:
         measure_probes(report)
 
-    parts = (losses, transitions, control_away, commits, on_demand, packing, probes)
-    return Area("hosted", ROWS, parts, time_limit_s=2400.0)
+    parts = (
+        losses,
+        transitions,
+        registered,
+        control_away,
+        commits,
+        on_demand,
+        packing,
+        probes,
+    )
+    return Area("hosted", ROWS, parts, time_limit_s=3600.0)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +25,7 @@ from tfs.core.dtype import BOOL, INT64, STRING
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
+from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -30,13 +34,14 @@ PREDICT = "/tensorflow.serving.PredictionService/Predict"
 MODEL = "prices"
 NUM_SERVERS = 3
 ANSWER_S = 60.0
+_NUM_ASKING = 8
 QUICK = "--interpreter_backend=inline --load_probe_budget_s=0"
 
 
-def request() -> bytes:
+def request(model: str = MODEL) -> bytes:
     """Returns a Predict of one key."""
     message = predict_pb2.PredictRequest()
-    message.model_spec.name = MODEL
+    message.model_spec.name = model
     tensor = message.inputs["key"]
     tensor.dtype = types_pb2.DT_STRING
     tensor.tensor_shape.dim.add(size=1)
@@ -62,6 +67,18 @@ def write_version(base_path: Path, version: int) -> None:
     with new_version(str(base_path), version) as folder:
         Path(folder, "table.csv").write_text(f"key,price\napple,{version}\n")
         commit(folder, "hashmap", signatures, entry={}, producer=Producer())
+
+
+def _serving_at_s(address: str, model: str) -> float:
+    """Waits until a server or router says that a model answers; returns when it did."""
+    question = health_pb2.HealthCheckRequest(service=model).SerializeToString()
+    with grpc.insecure_channel(address) as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)
+        for answer in watch(question, timeout=ANSWER_S):
+            status = health_pb2.HealthCheckResponse.FromString(answer).status
+            if status == health_pb2.HealthCheckResponse.SERVING:
+                return time.monotonic()
+    raise RuntimeError(f"{address} stopped to say how {model} fares")
 
 
 class LocalFleet:
@@ -149,7 +166,14 @@ class LocalFleet:
         """Returns the servers that run."""
         return self.processes("serve")
 
-    def ask(self, method: str, message: Any, *, until_s: float = ANSWER_S) -> pb.Op:
+    def ask(
+        self,
+        method: str,
+        message: Any,
+        *,
+        until_s: float = ANSWER_S,
+        wait_s: float = ANSWER_S,
+    ) -> pb.Op:
         """Makes a change, repeating it under one request id while nobody answers.
 
         Raises:
@@ -157,7 +181,7 @@ class LocalFleet:
 
         """
         message.edit.request_id = uuid.uuid4().hex
-        message.edit.wait_s = until_s
+        message.edit.wait_s = wait_s
         deadline_s = time.monotonic() + until_s
         while True:
             with grpc.insecure_channel(self._control) as channel:
@@ -180,7 +204,7 @@ class LocalFleet:
                     time.sleep(0.1)
                     continue
             op = pb.Op.FromString(reply)
-            if op.waits_for:
+            if op.waits_for and wait_s:
                 raise RuntimeError(f"{method} waits for {op.waits_for}")
             return op
 
@@ -194,6 +218,50 @@ class LocalFleet:
             "AddModel",
             pb.AddModelRequest(model=MODEL, base_path=str(self.base_path), hints=hints),
         )
+
+    def register(self, num_rare: int, num_resident: int) -> Sequence[str]:
+        """Adds models of one table, most of them on demand; returns those that are not."""
+        (folder := self.folder / "models").mkdir()
+        write_version(folder / "rare0", 1)
+        resident = [f"resident{each}" for each in range(num_resident)]
+        rare = [f"rare{each}" for each in range(num_rare)]
+        for name in (*rare[1:], *resident):
+            shutil.copytree(folder / "rare0", folder / name)
+        with ThreadPoolExecutor(_NUM_ASKING) as threads:
+            for _ in threads.map(partial(self._add, "residency: ON_DEMAND"), rare):
+                pass
+            for _ in threads.map(partial(self._add, ""), resident):
+                pass
+        self.ask("AddVersion", pb.AddVersionRequest(model=rare[-1], version=1))
+        return resident
+
+    def _add(self, config: str, name: str) -> None:
+        added = pb.AddModelRequest(
+            model=name,
+            base_path=str(self.folder / "models" / name),
+            config=config,
+            hints=pb.Hints(min_replicas=1, memory_bytes=1 << 20),
+        )
+        self.ask("AddModel", added, wait_s=0.0)
+
+    def answering_version(self, model: str) -> int:
+        """Returns the version of a model that answers a request; 0 if none does right."""
+        with grpc.insecure_channel(self.router) as channel:
+            predict: Any = channel.unary_unary(PREDICT, None, None)
+            return version_of(predict(request(model), timeout=ANSWER_S))
+
+    def route_change_s(self, model: str) -> float:
+        """Adds a model; returns how long after its first server the router has it."""
+        server = self.folder / "f" / "jobs" / "local" / "0" / "grpc.sock"
+        write_version(self.folder / "models" / model, 1)
+        with ThreadPoolExecutor(2) as threads:
+            at_s = [
+                threads.submit(_serving_at_s, address, model)
+                for address in (f"unix:{server}", self.router)
+            ]
+            self._add("", model)
+            loaded_s, routed_s = (each.result(ANSWER_S) for each in at_s)
+        return routed_s - loaded_s
 
     @contextlib.contextmanager
     def load(self, rate_per_s: float) -> Iterator[list[OpenLoopResult]]:
