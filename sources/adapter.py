@@ -216,6 +216,7 @@ class OnDemandVersions:
         self._turn = threading.Lock()
         self._names: frozenset[str] = frozenset()
         self._aspired: dict[str, AspiredVersions[StoragePath]] = {}
+        self._versions: dict[str, tuple[int, ...]] = {}  # in them
         self._admitted: set[str] = set()
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[StoragePath]:
@@ -237,6 +238,7 @@ class OnDemandVersions:
         with self._turn:
             for name in self._names.difference(names):
                 aspired = self._aspired.pop(name, None)
+                self._versions.pop(name, None)
                 if aspired is not None and name not in self._admitted:
                     self._outlet.emit(aspired)
                 self._admitted.discard(name)
@@ -244,10 +246,7 @@ class OnDemandVersions:
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Returns the versions that are aspired of a servable among the names."""
-        aspired = self._aspired.get(name)
-        if aspired is None:
-            return ()
-        return tuple(data.id.version for data in aspired.versions)
+        return self._versions.get(name, ())
 
     def admit(self, name: str) -> None:
         """Passes on what is aspired of a servable, from now on."""
@@ -276,6 +275,7 @@ class OnDemandVersions:
             name = aspired.name
             if name in self._names:
                 self._aspired[name] = aspired
+                self._versions[name] = tuple(each.id.version for each in aspired.versions)
                 if aspired.versions and name not in self._admitted:
                     return
             self._outlet.emit(aspired)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfs.hosted.fleet import HostedModel, Job
-from tfs.hosted.placement import Placement, free_bytes, place
+from tfs.hosted.placement import Placement, free_bytes, place, place_one
 
 
 def models(**sizes: int) -> dict[str, HostedModel]:
@@ -220,3 +220,21 @@ def test_two_copies_lie_on_few_different_pairs_of_jobs(*, is_online: bool) -> No
     assert len(pairs) <= 1.1 * math.ceil(len(used) / 2)
     volume = 2 * sum(sizes.values()) / 8000
     assert len(used) <= 1.15 * math.ceil(volume)
+
+
+def test_one_more_model_goes_where_placing_all_anew_would_put_it() -> None:
+    """It is the same decision, made without another look at the others."""
+    draw = random.Random(2)
+    there = jobs(**{f"j{each}": draw.randint(50, 400) for each in range(12)})
+    wanted: dict[str, HostedModel] = {}
+    placed: Mapping[str, tuple[str, ...]] = {}
+    for each in range(80):
+        new = replicated(models(**{f"m{each}": draw.randint(1, 30)})[f"m{each}"], 2)
+        (model,) = new.values()
+        one = place_one(model, wanted, there, placed)
+        every = place({**wanted, **new}, there, placed)
+        if one is None:
+            break
+        assert every.jobs == {**placed, model.name: one}
+        wanted, placed = {**wanted, **new}, every.jobs
+    assert len(wanted) > 20

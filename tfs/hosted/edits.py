@@ -26,7 +26,7 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
-from tfs.hosted.placement import num_copies, num_servers, place
+from tfs.hosted.placement import num_copies, num_servers, place, place_one
 from tfs.hosted.trials import UNTRIED, Tried, judged
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -144,8 +144,15 @@ def add_model(model: HostedModel) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
-        models = {**fleet.models, model.name: model}
-        return _complete(fleet, replace(fleet, models=models))
+        after = replace(fleet, models={**fleet.models, model.name: model})
+        at = place_one(model, fleet.models, fleet.jobs, fleet.placement)
+        if at is not None:
+            # Nobody else moves, which is soon found out among ten thousand.
+            placement = {**fleet.placement, model.name: at}
+            alone = replace(after, placement=placement)
+            if _sized(alone) == fleet.jobs:
+                return alone
+        return _complete(fleet, after)
 
     return Edit(f"add-model {model.name}", apply, model=model.name)
 

@@ -25,7 +25,7 @@ import itertools
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfs.hosted.fleet import HostedModel, Job
@@ -68,6 +68,21 @@ def place(
     packing.keep(before, _largest_first(temp, jobs))
     packing.fill({})
     return packing.placement()
+
+
+def place_one(
+    model: HostedModel,
+    models: Mapping[str, HostedModel],
+    jobs: Mapping[str, Job],
+    placed: Mapping[str, tuple[str, ...]],
+) -> tuple[str, ...] | None:
+    """Returns where a new model goes while all others stay; None if that does not do."""
+    packing = _Packing({model.name: model}, jobs)
+    for name, at in placed.items():
+        packing.occupy(models[name], at)
+    packing.fill({})
+    found = packing.placement()
+    return None if found.shortfall else found.jobs[model.name]
 
 
 def _placed(
@@ -229,6 +244,13 @@ class _Packing:
                         all_fit = False
         return all_fit
 
+    def occupy(self, model: HostedModel, at: Sequence[str]) -> None:
+        """Takes the room of a model that is on these jobs, and stays."""
+        for index, job in enumerate(at):
+            if job in self._rooms:
+                self._rooms[job].put(model)
+                self._pair(job, at[:index])
+
     def fill(self, preferred: Mapping[str, tuple[str, ...]]) -> None:
         """Places what is missing: the first copy of all models, then the second of any."""
         for name, room in self._rooms.items():
@@ -299,8 +321,12 @@ class _Packing:
         room.put(model)
         if order is not None:
             insort(order, (room.free_bytes, job))
-        for other in placed:
-            self._beside[job][other] = self._beside[other][job] = None
+        self._pair(job, placed)
         placed.append(job)
         # A job without a server gets one with its first model.
         self._missing[model.name] -= max(room.job.num_replicas, 1)
+
+    def _pair(self, job: str, others: Iterable[str]) -> None:
+        for other in others:
+            if other in self._beside:
+                self._beside[job][other] = self._beside[other][job] = None
