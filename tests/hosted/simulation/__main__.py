@@ -24,17 +24,18 @@ in the median, and popularity by Zipf's law; nodes have 64 GiB. Every ten minute
 get a new version, of which one in fifty fails to load and is rolled back. Each hour a node is
 lost, a model is added and one removed, and controller and synchronizer are killed and replaced. Once
 a zone is lost for half an hour; once a zone, and for six minutes the store, cannot be reached. Near the end
-the load of one model grows tenfold.
+the load of one model grows tenfold; another is launched two minutes after its hints.
 
 | what | goal | result |
 |---|---|---|
 | models, nodes, simulated hours | | {num_models:,}, {num_nodes:,}, {num_hours:.1f} |
-| took, on two shared cores | 600 s | {took_s:.0f} s |
+| took, of one core | 600 s | {took_s:.0f} s |
 | invariants broken | 0 | {num_broken} |
 | model-minutes available | 99.99 % | {available:.4f} % |
 | changes that users asked for | | {num_changes:,} |
 | a change in force everywhere, 95 of 100, with a look every {look_s:g} s | | {p95_s:.0f} s |
 | tenfold load: 1/1.3 to 1.3 of the servers it needs serve, starts (5 s) and loads (7 s) included | 42 s, with looks every 10 s | {step_s:.0f} s |
+| servers that a model has at its launch, of twenty that its hints asked for two minutes before | 20 | {at_launch} |
 | most turns of a number of replicas in ten minutes, under noise of a fifth | 2 | {most_turns} |
 
 ![unavailable models, nodes, loads of versions, and servers that follow load](simulation.svg)
@@ -52,16 +53,16 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--hours", type=float, default=6)
-    parser.add_argument("--look_s", type=float, default=20)
+    parser.add_argument("--look_s", type=float, default=10)
     parser.add_argument("--no_page", action="store_true")
     asked = parser.parse_args()
     options = DayOptions(
         asked.models, asked.nodes, asked.hours, asked.look_s, limit_s=LIMIT_S
     )
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         day = SimulatedDay(options, Path(folder)).run()
-    took_s = time.monotonic() - begin_s
+    took_s = time.process_time() - begin_s
     if not asked.no_page:
         write(options, day, took_s)
     for each in day.broken[:20]:
@@ -90,6 +91,7 @@ def write(options: DayOptions, day: Day, took_s: float) -> None:
         p95_s=p95(day.in_force_s),
         step_s=day.step_s,
         most_turns=day.most_turns,
+        at_launch=day.at_launch,
     )
     (DOCS / "simulation.md").write_text(page, encoding="utf-8")
     _plot(day)

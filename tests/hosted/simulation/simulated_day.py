@@ -47,6 +47,9 @@ START_S: Final = 5.0  # of a server that a runtime starts
 NODE_BYTES: Final = 65536 * MIB
 HOT: Final = "hot"
 HOT_LOAD: Final = 12.0  # of which each replica takes four
+LAUNCH: Final = "launch"
+LAUNCH_SERVERS: Final = 20
+ELASTIC: Final = ("elastic", "launches")  # partitions, of a job each with that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class DayOptions:
     num_hours: float = 24.0
     look_s: float = 5.0
     seed: int = 1
-    limit_s: float = math.inf  # of real time, after which the day is broken off
+    limit_s: float = math.inf  # of processor time, after which it is broken off
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class Day:
     in_force_s: list[float] = field(default_factory=list)
     step_s: float = math.inf
     most_turns: int = 0
+    at_launch: int = 0
     unavailable: list[float] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
@@ -93,7 +97,7 @@ class VirtualRuntime:
         self._has[spec.name] = spec.num_replicas
         for index in range(spec.num_replicas, has):
             self._servers.kill(f"{spec.name}/{index}", is_fault=False)
-        job = Job(spec.name, spec.memory_bytes, "elastic")
+        job = Job(spec.name, spec.memory_bytes, spec.name)
         for index in range(has, spec.num_replicas):
             address = f"{spec.name}/{index}"
             if address not in self._servers.servers:
@@ -141,7 +145,7 @@ class SimulatedDay:
         self._runtime = VirtualRuntime(self._servers, self._clock)
         self._folder = folder
         self._num_processes = self._num_requests = self._num_added = 0
-        self._hot_load = HOT_LOAD
+        self._hot_load, self._launch_load = HOT_LOAD, 0.0
         self._turns: dict[str, list[tuple[float, int]]] = {}
         self._numbers: dict[str, int] = {}
         self._step_at_s = math.inf
@@ -163,8 +167,8 @@ class SimulatedDay:
         self._servers.down_s = 0.0
         end_s = begin_s + self.options.num_hours * HOUR_S
         self._plan(begin_s, end_s)
-        next_s, limit_s = begin_s, time.monotonic() + self.options.limit_s
-        while next_s < end_s and time.monotonic() < limit_s:
+        next_s, limit_s = begin_s, time.process_time() + self.options.limit_s
+        while next_s < end_s and time.process_time() < limit_s:
             next_s += self.options.look_s
             self._servers.run_until(next_s)
             self._look()
@@ -189,17 +193,23 @@ class SimulatedDay:
         ]
         for job in jobs:
             self._servers.add(job, job.name)
-        elastic = Job(
-            "e", NODE_BYTES, "elastic", 3, is_ours=True, min_replicas=3, max_replicas=60
-        )
-        models = [
-            self._model(f"m{rank}", rank) for rank in range(options.num_models - 1)
+        elastic = [
+            Job(
+                each, NODE_BYTES, each, 3, is_ours=True, min_replicas=3, max_replicas=60
+            )
+            for each in ELASTIC
         ]
-        models.append(replace(model(HOT, 1000 * MIB, 3, 60), partition="elastic"))
+        models = [
+            self._model(f"m{rank}", rank) for rank in range(options.num_models - 2)
+        ]
+        models += [
+            replace(model(name, 1000 * MIB, 3, 60), partition=each)
+            for name, each in zip((HOT, LAUNCH), ELASTIC, strict=True)
+        ]
 
         def apply(fleet: Any) -> Any:
             made = {each.name: each for each in models}
-            at = {each.name: each for each in [*jobs, elastic]}
+            at = {each.name: each for each in [*jobs, *elastic]}
             found = place(made, at, {})
             assert not found.shortfall
             return replace(fleet, jobs=at, models=made, placement=found.jobs)
@@ -244,6 +254,8 @@ class SimulatedDay:
         at(cut_s + 0.5 * half_an_hour_s, self._replace_processes)
         at(cut_s + 0.7 * half_an_hour_s, lambda: self._set_away(is_away=False))
         at(cut_s + half_an_hour_s, servers.cut_off.clear)
+        at(begin_s + 0.55 * length_s, self._announce)
+        at(begin_s + 0.55 * length_s + 2 * MINUTE_S, self._launch)
         at(begin_s + 0.85 * length_s, self._step)
 
     def _wave(self) -> None:
@@ -293,7 +305,7 @@ class SimulatedDay:
         alive = [
             each
             for each, s in self._servers.servers.items()
-            if s.is_alive and s.job.partition != "elastic"
+            if s.is_alive and s.job.partition not in ELASTIC
         ]
         lost = self._random.choice(alive)
         self._servers.kill(lost)
@@ -362,6 +374,17 @@ class SimulatedDay:
             f"m{rank}": wave * 20.0 / (rank + 1) ** 0.9 for rank in range(num_watched)
         }
         self._servers.loads[HOT] = self._hot_load
+        self._servers.loads[LAUNCH] = self._launch_load
+
+    def _announce(self) -> None:
+        """Somebody says how many servers a model needs when it is launched."""
+        hints = pb.Hints(min_replicas=LAUNCH_SERVERS)
+        self._ask(pb.SetHintsRequest(model=LAUNCH, hints=hints))
+
+    def _launch(self) -> None:
+        self.day.at_launch = len(self._servers.routes[LAUNCH])
+        self._launch_load = 3.0 * LAUNCH_SERVERS
+        self._demand()
 
     def _step(self) -> None:
         self._hot_load *= 10

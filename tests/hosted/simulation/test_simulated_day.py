@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.hosted.simulation.simulated_day import (
+    LAUNCH_SERVERS,
     START_S,
     Day,
     DayOptions,
@@ -46,6 +47,11 @@ def test_ten_times_the_load_has_its_servers_soon(day: Day) -> None:
     """Within 1.3 times of what is needed, in 30 s and the time of starts and loads."""
     assert day.step_s <= 30 + START_S + LOAD_S
     assert day.hot_needed[-1] / 1.3 <= day.hot_replicas[-1] <= day.hot_needed[-1] * 1.3
+
+
+def test_a_launch_that_was_announced_has_its_servers(day: Day) -> None:
+    """Hints act before the load comes: servers are started and have the model by then."""
+    assert day.at_launch == LAUNCH_SERVERS
 
 
 def test_noise_of_a_fifth_moves_no_replicas_back_and_forth(day: Day) -> None:
