@@ -13,7 +13,7 @@ from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_state import Edit
-from tfs.hosted.load_following import LoadFollowing, LoadOptions, Scaling
+from tfs.hosted.load_following import LoadFollowing, Scaling
 from tfs.hosted.reports import JobReport
 
 
@@ -21,7 +21,7 @@ class Scaled:
     """Replicas that follow a load given once a second."""
 
     def __init__(self, num_replicas: int = 1) -> None:
-        self.following = LoadFollowing(LoadOptions())
+        self.following = LoadFollowing()
         self.now_s = 0.0
         self.num = num_replicas
         self.numbers: list[int] = []
@@ -79,7 +79,7 @@ def test_a_model_s_load_is_the_time_its_requests_take_on_all_its_servers() -> No
         Job("j", 100 * MIB, num_replicas=2, addresses=("a", "b"), is_ours=True)
     )
     fleet = there.apply(edits.add_model(model("m", MIB, 1, 5)))
-    scaling = Scaling(LoadOptions())
+    scaling = Scaling()
     wanted: dict[str, int] = {}
     reports: dict[str, JobReport] = {}
     for second in range(20):
@@ -98,7 +98,7 @@ def test_no_replica_goes_while_one_of_its_servers_says_nothing() -> None:
     )
     there.apply(edits.add_model(model("m", MIB, 1, 5)))
     fleet = there.apply(edits.follow_load({"m": 2}))
-    scaling = Scaling(LoadOptions())
+    scaling = Scaling()
 
     def run(begin: int, end: int, *answering: str) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -191,11 +191,3 @@ def test_a_hint_has_the_servers_of_a_job_started_before_the_load_comes() -> None
     assert there.apply(hint(4)).jobs["j"].num_replicas == 4
     with pytest.raises(ResourceExhausted):
         there.apply(hint(5))
-
-
-@pytest.mark.parametrize("field", ["per_replica", "window_s", "panic_s"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_a_bad_option_is_refused_on_creation(field: str, value: float) -> None:
-    """A replica that should have no requests would want infinitely many others."""
-    with pytest.raises(InvalidArgument, match=f"{field} must be positive"):
-        LoadOptions(**{field: value})

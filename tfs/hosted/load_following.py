@@ -13,42 +13,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.errors import InvalidArgument
 from tfs.hosted.fleet import Fleet
 from tfs.hosted.reports import JobReport
 
+PER_REPLICA: Final = 4.0  # requests under way that one should have on average
+_WINDOW_S: Final = 60.0
+_PANIC_S: Final = 6.0
 _TOLERANCE: Final = 0.1  # a load so near what replicas are meant for changes nothing
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How replicas follow load. Immutable.
-
-    Attributes:
-        per_replica: How many requests under way one replica should have on average.
-        window_s: The stable window.
-        panic_s: The window of the last seconds.
-
-    """
-
-    per_replica: float = 4.0
-    window_s: float = 60.0
-    panic_s: float = 6.0
-
-    def __post_init__(self) -> None:
-        for name in ("per_replica", "window_s", "panic_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
 
 
 class LoadFollowing:
     """One model's recent load. Confined to one thread."""
 
-    def __init__(self, options: LoadOptions) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self._loads: deque[tuple[float, float]] = deque()
         self._low_since_s: float | None = None
         self._panic_until_s = -math.inf
@@ -63,16 +42,13 @@ class LoadFollowing:
             num_replicas: How many there are.
 
         """
-        options = self._options
         if load is not None:
             self._loads.append((now_s, load))
-        while self._loads and self._loads[0][0] <= now_s - options.window_s:
+        while self._loads and self._loads[0][0] <= now_s - _WINDOW_S:
             self._loads.popleft()
-        just_now = [
-            each for at_s, each in self._loads if at_s > now_s - options.panic_s
-        ]
+        just_now = [each for at_s, each in self._loads if at_s > now_s - _PANIC_S]
         if self._need(just_now) >= 2 * num_replicas:
-            self._panic_until_s = now_s + options.window_s
+            self._panic_until_s = now_s + _WINDOW_S
         if now_s < self._panic_until_s:
             self._low_since_s = None
             return max(num_replicas, self._need(just_now))
@@ -84,7 +60,7 @@ class LoadFollowing:
             self._low_since_s = None
         elif self._low_since_s is None:
             self._low_since_s = now_s
-        elif now_s - self._low_since_s >= options.window_s:
+        elif now_s - self._low_since_s >= _WINDOW_S:
             self._low_since_s = now_s
             return num_replicas - 1
         return num_replicas
@@ -92,14 +68,13 @@ class LoadFollowing:
     def _need(self, loads: Iterable[float], more: float = -_TOLERANCE) -> int:
         found = list(loads)
         mean = sum(found) / len(found) if found else 0.0
-        return max(1, math.ceil(mean / self._options.per_replica + more))
+        return max(1, math.ceil(mean / PER_REPLICA + more))
 
 
 class Scaling:
     """The recent load of each model, by what servers report. Confined to one thread."""
 
-    def __init__(self, options: LoadOptions) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self._following: dict[str, LoadFollowing] = {}
         # The last two reports of each server that answers; it may answer late.
         self._pairs: dict[str, tuple[JobReport, JobReport]] = {}
@@ -125,7 +100,7 @@ class Scaling:
         for name, model in fleet.models.items():
             if model.min_replicas == model.max_replicas:
                 continue
-            following = self._following.setdefault(name, LoadFollowing(self._options))
+            following = self._following.setdefault(name, LoadFollowing())
             load = self._load(name, fleet)
             number = following.wanted(now_s, load, model.num_replicas)
             number = min(max(number, model.min_replicas), model.max_replicas)

@@ -47,11 +47,6 @@ class ModelSighting:
     replicas: Mapping[str, ReplicaSighting] = field(default_factory=dict)
 
     @property
-    def num_answering(self) -> int:
-        """On how many servers it answers."""
-        return sum(each.primary is not None for each in self.replicas.values())
-
-    @property
     def problem(self) -> str:
         """What is wrong with it, and where; empty if nothing is."""
         return "; ".join(

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -34,7 +34,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.load_following import LoadOptions, Scaling
+from tfs.hosted.load_following import Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
 from tfs.hosted.servers import JobClient, Servers, Told
 from tfs.hosted.sighting_table import SightingTable
@@ -59,7 +59,6 @@ class SynchronizerOptions:
             than ``look_s``, because a job answers once for each look.
         only_routes: Whether jobs are only asked, and neither they nor the store are
             told anything: for routers beside the one synchronizer that does that.
-        load: How replicas follow load.
         take_over: Whether servers of another fleet, or of a newer copy of the store, are
             taken from it by the first message to each.
 
@@ -69,7 +68,6 @@ class SynchronizerOptions:
     down_after_s: float = 10.0
     only_routes: bool = False
     take_over: bool = False
-    load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
         if not self.look_s > 0:
@@ -123,7 +121,7 @@ class Synchronizer:
         self._holder = holder
         self._servers = Servers(client, clock, executor or InlineExecutor(), self.nudge)
         self._table = SightingTable()
-        self._scaling = Scaling(self._options.load)
+        self._scaling = Scaling()
         self._lease: Lease | None = None
         self._lease_s = clock.now()  # until then nobody else has it
         self._num_told = 0
@@ -162,11 +160,6 @@ class Synchronizer:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-
-    @property
-    def leads(self) -> bool:
-        """Whether this synchronizer is the one that tells servers what to serve."""
-        return self._lease is not None
 
     def look(self) -> Fleet:
         """Looks at the store, calls the servers, and returns the wanted state.

@@ -33,7 +33,7 @@ from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica
-from tfs.hosted.load_following import LoadOptions
+from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.placement import free_bytes, place
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -325,7 +325,6 @@ class SimulatedDay:
             options=SynchronizerOptions(
                 self.options.look_s,
                 max(10.0, 3 * self.options.look_s),
-                load=LoadOptions(),
             ),
             holder=f"process {self._num_processes}",
         )
@@ -412,7 +411,7 @@ class SimulatedDay:
                 turns.append((self._clock.now(), 1 if number > before else -1))
             self._numbers[name] = number
         if self._step_at_s < self._clock.now() and self.day.step_s == math.inf:
-            needed = self._hot_load / LoadOptions().per_replica
+            needed = self._hot_load / PER_REPLICA
             serving = len(self._servers.routes.get(HOT, ()))
             if needed / 1.3 <= serving <= needed * 1.3:
                 self.day.step_s = self._clock.now() - self._step_at_s
@@ -426,7 +425,7 @@ class SimulatedDay:
         self._down_before = down_s
         day.nodes.append(sum(each.is_alive for each in servers.servers.values()))
         day.loads.append(servers.num_loads)
-        day.hot_needed.append(self._hot_load / LoadOptions().per_replica)
+        day.hot_needed.append(self._hot_load / PER_REPLICA)
         day.hot_replicas.append(len(servers.routes.get(HOT, ())))
         servers.num_loads = 0
         if not self._store.is_away:

@@ -53,31 +53,6 @@ class RequestSender(Protocol):
 
 
 @dataclass(slots=True)
-class ModelTraffic:
-    """A router's counters for one model. Confined to the loop.
-
-    Attributes:
-        hedging: Decides when a second request is sent.
-        num_requests: Requests that came.
-        num_failed: Requests that were answered with an error.
-        num_hedged: Requests that were sent a second time because they were late.
-        num_won: Of those, requests that the second job answered first.
-        num_moved: Requests that went to another job because the first could not take
-            them.
-        in_flight: Requests under way.
-
-    """
-
-    hedging: Hedging
-    num_requests: int = 0
-    num_failed: int = 0
-    num_hedged: int = 0
-    num_won: int = 0
-    num_moved: int = 0
-    in_flight: int = 0
-
-
-@dataclass(slots=True)
 class _Attempt:
     """A request as it was sent to one job."""
 
@@ -96,7 +71,7 @@ class PythonRouter:
         look: Has routes looked at again soon; must not block.
 
     Attributes:
-        traffic: Its counters, by model.
+        hedging: Decides when a second request is sent, by model.
 
     """
 
@@ -118,7 +93,7 @@ class PythonRouter:
         self._look = look
         # Calls for models that nothing is known to answer for, oldest first.
         self._waiting: dict[Call, tuple[str, Timer]] = {}
-        self.traffic: dict[str, ModelTraffic] = {}
+        self.hedging: dict[str, Hedging] = {}
 
     @property
     def routes(self) -> Routes:
@@ -135,9 +110,8 @@ class PythonRouter:
 
     def set_routes(self, routes: Routes) -> None:
         self._routes = routes
-        for name in [each for each in self.traffic if each not in routes]:
-            if not self.traffic[name].in_flight:
-                del self.traffic[name]
+        for name in [each for each in self.hedging if each not in routes]:
+            del self.hedging[name]
         for call, (name, _) in list(self._waiting.items()):
             if routes.get(name):
                 self._forget(call)
@@ -162,10 +136,10 @@ class PythonRouter:
         call.on_cancel(lambda: self._forget(call))
 
     def _begin(self, call: Call, name: str) -> None:
-        traffic = self.traffic.get(name)
-        if traffic is None:
-            traffic = self.traffic[name] = ModelTraffic(Hedging(self._options))
-        _Request(self, call, name, traffic).start()
+        hedging = self.hedging.get(name)
+        if hedging is None:
+            hedging = self.hedging[name] = Hedging(self._options)
+        _Request(self, call, name, hedging).start()
 
     def _give_up(self, call: Call, name: str) -> None:
         if call not in self._waiting:
@@ -230,49 +204,45 @@ class _Request:
     """One call on its way through jobs. Confined to the loop."""
 
     def __init__(
-        self, router: PythonRouter, call: Call, name: str, traffic: ModelTraffic
+        self, router: PythonRouter, call: Call, name: str, hedging: Hedging
     ) -> None:
         self._router = router
         self._call = call
         self._name = name
-        self._traffic = traffic
+        self._hedging = hedging
         self._started_s = router.now()
         self._tried: set[str] = set()
         self._running: list[_Attempt] = []
         self._timer: Timer | None = None
-        self._hedge: _Attempt | None = None
         self._is_ended = False
 
     def start(self) -> None:
         """Sends the request; the call is answered when the request is."""
-        self._traffic.num_requests += 1
-        self._traffic.hedging.note_request()
-        self._traffic.in_flight += 1
+        self._hedging.note_request()
         self._call.on_cancel(self._end)
         if self._is_ended:
             return
         self._try_next()
-        delay_s = self._traffic.hedging.delay_s
+        delay_s = self._hedging.delay_s
         if delay_s is not None and not self._is_ended:
             self._timer = self._router.call_at(self._started_s + delay_s, self._late)
 
-    def _try_next(self) -> _Attempt | None:
-        """Sends the request to a job that has not had it; None if none is left."""
+    def _try_next(self) -> bool:
+        """Sends the request to a job that has not had it; False if none is left."""
         address = self._router.idlest(self._name, self._tried)
         if address is None:
-            return None
+            return False
         self._tried.add(address)
         attempt = _Attempt(address)
         self._running.append(attempt)
         self._router.send(attempt, self._call, partial(self._done, attempt))
-        return attempt
+        return True
 
     def _late(self) -> None:
         if self._is_ended or not self._router.idlest(self._name, self._tried):
             return
-        if self._traffic.hedging.take():
-            self._traffic.num_hedged += 1
-            self._hedge = self._try_next()
+        if self._hedging.take():
+            self._try_next()
             return
         # Others were late at the same time, and used the budget up. Where a job hangs,
         # this one must not wait until its deadline: it asks again, the later the more
@@ -289,15 +259,12 @@ class _Request:
             if outcome.code in _ELSEWHERE:
                 if self._running:
                     return  # the other request will answer
-                if self._try_next() is not None:
-                    self._traffic.num_moved += 1
+                if self._try_next():
                     return
-            self._traffic.num_failed += 1
             self._end()
             self._call.fail(outcome)
             return
-        self._traffic.num_won += attempt is self._hedge
-        self._traffic.hedging.note_latency(self._router.now() - self._started_s)
+        self._hedging.note_latency(self._router.now() - self._started_s)
         self._end()
         self._call.reply(outcome)
 
@@ -306,7 +273,6 @@ class _Request:
         if self._is_ended:
             return
         self._is_ended = True
-        self._traffic.in_flight -= 1
         if self._timer is not None:
             self._timer.cancel()
         for attempt in self._running:
