@@ -213,6 +213,9 @@ def test_a_copy_holds_what_was_wanted(tmp_path: Path, state: FleetState) -> None
         path.write_text(text)
         assert FleetCopy(str(path)).read() is None
     FleetCopy("").keep(Snapshot(7, FLEET))
+    for fleet in (FLEET, Fleet()):
+        FleetCopy(str(path)).keep(Snapshot(9, fleet))
+        assert copy.read() == Snapshot(9, fleet)
 
 
 def test_a_request_about_what_is_not_there_is_refused(state: FleetState) -> None:

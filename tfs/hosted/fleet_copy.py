@@ -27,20 +27,20 @@ class FleetCopy:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._kept = Fleet()
+        self._kept: Fleet | None = None
         self._rows: dict[str, str] = {}  # of the models
 
     def keep(self, snapshot: Snapshot) -> None:
         """Writes the wanted state, if it is another one; what fails is logged."""
-        before, fleet = self._kept, snapshot.fleet
+        before, fleet = self._kept or Fleet(), snapshot.fleet
+        is_first, self._kept = self._kept is None, fleet
         if not self._path or fleet is before:
             return
-        self._kept = fleet
         changed = {
             **replaced(before.models, fleet.models),
             **replaced(before.placement, fleet.placement),
         }
-        if not changed and fleet.jobs == before.jobs:
+        if not changed and fleet.jobs == before.jobs and not is_first:
             return
         for name in changed:
             if name in fleet.models:

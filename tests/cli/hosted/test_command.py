@@ -281,13 +281,11 @@ def test_a_problem_and_a_version_that_is_not_there_are_told(
 
 
 def test_a_controller_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With what to do; a store that is named is no controller."""
-    monkeypatch.setenv("TFS_HOSTED_STORE", "/fleet.db")
+    """With what to do."""
     assert hosted("status", "--controller=unix:/absent.sock") == 1
     printed = capsys.readouterr().err
-    assert "note: --store and $TFS_HOSTED_STORE" in printed
     assert (
         "cannot reach a controller at unix:/absent.sock: start tfs hosted up" in printed
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -258,14 +257,6 @@ def test_what_was_acknowledged_survives_a_killed_database(
         postgres.start()
         assert put(store, "later", "x") == acknowledged[-1] + 1
         assert len(store.feed(0).changes) == 51
-
-
-def test_a_file_of_an_earlier_release_is_refused(tmp_path: Path) -> None:
-    """Taken for an empty fleet, it would have servers unload everything."""
-    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db")) as connection:
-        connection.execute("CREATE TABLE revisions (number INTEGER)")
-    with pytest.raises(FailedPrecondition, match="earlier release"):
-        SqliteStore(str(tmp_path / "fleet.db")).feed(0)
 
 
 def test_another_file_in_the_place_of_a_store_counts(tmp_path: Path) -> None:

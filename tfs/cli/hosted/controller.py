@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +40,6 @@ def add_fleet_command(
         help=f"HOST:PORT or unix:/path (default ${CONTROLLER_VARIABLE}, or "
         f"{DEFAULT_CONTROLLER})",
     )
-    group.add_argument("--store", default="", help=argparse.SUPPRESS)
     group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
     group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
     group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
@@ -125,12 +123,6 @@ def ask(
 
     from tfs.client.call_errors import read_error
 
-    if arguments.store or os.environ.get(STORE_VARIABLE):
-        print(
-            f"note: --store and ${STORE_VARIABLE} are read by tfs hosted run alone; the "
-            f"controller at {arguments.controller} is asked",
-            file=sys.stderr,
-        )
     with _channel(arguments) as channel:
         call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)
         try:

@@ -121,13 +121,6 @@ class SqliteStore:
         )
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        tables = "SELECT 1 FROM sqlite_master WHERE name = 'revisions'"
-        if connection.execute(tables).fetchone():
-            self._close_locked()
-            raise FailedPrecondition(
-                f"the fleet's store {self.path} was written by an earlier release; start "
-                "with a new file, and say add-job and add-model again"
-            )
         connection.execute("BEGIN IMMEDIATE")
         for statement in SCHEMA:
             connection.execute(statement)
