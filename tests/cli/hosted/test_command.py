@@ -283,7 +283,7 @@ def test_a_problem_and_a_version_that_is_not_there_are_told(
 def test_a_controller_that_is_not_there_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With what to do."""
+    """The message says how to start one, or where to say which it is."""
     assert hosted("status", "--controller=unix:/absent.sock") == 1
     printed = capsys.readouterr().err
     assert (
