@@ -275,7 +275,9 @@ class OnDemandVersions:
             name = aspired.name
             if name in self._names:
                 self._aspired[name] = aspired
-                self._versions[name] = tuple(each.id.version for each in aspired.versions)
+                self._versions[name] = tuple(
+                    each.id.version for each in aspired.versions
+                )
                 if aspired.versions and name not in self._admitted:
                     return
             self._outlet.emit(aspired)

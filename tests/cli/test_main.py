@@ -21,7 +21,7 @@ def test_each_command_is_in_the_module_that_the_table_names() -> None:
     listed = re.findall(r"^    (\S+)", make_parser().format_help(), re.MULTILINE)
     assert listed == list(COMMANDS)
     for command in COMMANDS:
-        assert f"    {command} " in make_parser(command).format_help()
+        assert f"\n    {command}" in make_parser(command).format_help()
 
 
 def test_without_a_command_the_help_is_shown(
