@@ -30,9 +30,9 @@ from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.messages import JsonRoom
-from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.handler import RestHandler
+from tfs.handlers.service_names import MODEL, PREDICTION
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall
 
