@@ -16,7 +16,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -281,18 +281,22 @@ class SimulatedDay:
 
     def _roll_back(self, name: str) -> None:
         """The version that fails stays away; the one before goes on, pinned, then free."""
+        if self._is_later(partial(self._roll_back, name)):
+            return
         good = self._servers.newest[name] - 1
         policy = pb.SetPolicyRequest(model=name)
         policy.rollback.version = good
         self._ask(policy)
 
         def check() -> None:
+            if self._is_later(check):
+                return
             primaries = {
                 self._servers.servers[each].ready.get(name)
                 for each in self._servers.routes.get(name, ())
                 if self._servers.servers[each].is_alive
             }
-            if primaries != {good} and not self._store.is_away:
+            if primaries != {good}:
                 self._break(f"I10: {name} answers with {primaries}, not {good}")
             self._servers.bad.discard((name, good + 1))  # somebody mended it
             latest = pb.SetPolicyRequest(model=name)
@@ -300,6 +304,12 @@ class SimulatedDay:
             self._ask(latest)
 
         self._servers.at(self._clock.now() + 120, check)
+
+    def _is_later(self, what: Callable[[], None]) -> bool:
+        """Whether something has to wait, and is planned again, because the store is away."""
+        if self._store.is_away:
+            self._servers.at(self._clock.now() + 2 * MINUTE_S, what)
+        return self._store.is_away
 
     def _lose_node(self) -> None:
         alive = [
