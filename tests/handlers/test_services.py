@@ -28,7 +28,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import (
     HealthHandler,
 )
-from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
+from tfs.handlers.message_limits import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler

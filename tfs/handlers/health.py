@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tfs.core.call import Call, StreamCall
 from tfs.core.errors import NotFound, ResourceExhausted, ServingError
-from tfs.handlers.messages import QUESTION_BYTES, parse
+from tfs.handlers.message_limits import QUESTION_BYTES, parse
 from tfs.proto.grpc.health.v1 import health_pb2 as pb
 
 LIVENESS: Final = "tfs.live"

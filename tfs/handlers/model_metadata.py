@@ -13,7 +13,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature, TensorSpec
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.messages import QUESTION_BYTES, parse
+from tfs.handlers.message_limits import QUESTION_BYTES, parse
 from tfs.handlers.model_lookup import ModelLookup, NotResident
 from tfs.proto.tensorflow.core.protobuf import meta_graph_pb2
 from tfs.proto.tensorflow_serving.apis import get_model_metadata_pb2 as pb

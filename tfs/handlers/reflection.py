@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code, ResourceExhausted, ServingError, Unavailable
-from tfs.handlers.messages import parse
+from tfs.handlers.message_limits import parse
 
 _MOST_BYTES: Final = 65_536
 """Longest question in bytes. A question names one thing, and is parsed on the serving

@@ -27,7 +27,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.messages import JsonRoom
+from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, InferFormat
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.oip.service import INFER, oip_methods

@@ -29,7 +29,7 @@ from tfs.core.tensor_view import LARGE_BYTES, TensorView
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.messages import JsonRoom
+from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.service_names import MODEL, PREDICTION

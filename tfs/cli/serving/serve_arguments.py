@@ -167,4 +167,4 @@ WITHOUT_MEANING: Final = frozenset(
         "allow_version_labels_for_unavailable_models",
     }
 )
-"""TensorFlow Serving's flags that mean nothing here: accepted with a warning."""
+"""Flags that mean nothing here, TensorFlow Serving's and former ones: accepted with a warning."""

@@ -21,7 +21,7 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.delegating_call import TranslatedCall
-from tfs.handlers.messages import QUESTION_BYTES, JsonRoom
+from tfs.handlers.message_limits import QUESTION_BYTES, JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
 from tfs.handlers.oip.service import INFER as INFER_PATH
 from tfs.handlers.predict import PredictHandler

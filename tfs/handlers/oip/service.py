@@ -16,7 +16,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthReader
-from tfs.handlers.messages import QUESTION_BYTES, parse
+from tfs.handlers.message_limits import QUESTION_BYTES, parse
 from tfs.handlers.model_lookup import ModelLookup, NotResident
 from tfs.handlers.model_service import StatusReader
 from tfs.handlers.operating.admin_access import AdminAccess

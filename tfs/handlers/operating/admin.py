@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from tfs.core.call import Call, RpcMethod
 from tfs.core.errors import ServingError
-from tfs.handlers.messages import (
+from tfs.handlers.message_limits import (
     CONFIG_BYTES,
     NAMES_BYTES,
     QUESTION_BYTES,

@@ -35,7 +35,7 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
-from tfs.handlers.messages import JsonRoom
+from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import RequestBursts

@@ -15,7 +15,7 @@ from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
-from tfs.handlers.messages import JsonRoom
+from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.oip.rest import PREFIX as OIP
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler
