@@ -309,8 +309,8 @@ class Synchronizer:
         """
         now_s, before_s = self._clock.now(), self._looked_s
         self._looked_s = now_s
-        # Looks may come late on a busy machine, and take as long again themselves.
-        if before_s is not None and now_s - before_s > 2 * self._options.look_s:
+        # A look may take as long as the wait for it, and others are given as long again.
+        if before_s is not None and now_s - before_s > 3 * self._options.look_s:
             self._servers.excuse(now_s - before_s - self._options.look_s)
 
     def _still_leads(self) -> bool:
@@ -337,10 +337,12 @@ class Synchronizer:
             begun_s = self._clock.now()
             self.look_safely()
             ended_s = self._clock.now()
+            # However much happens, others have as long as a look took; the lease is
+            # for more than that.
+            rests_until_s = ended_s + min(ended_s - begun_s, self._options.look_s)
             with self._changed:
-                # However much happens, others have half of the time.
-                while self._clock.now() < 2 * ended_s - begun_s and not self._stopping:
-                    self._clock.wait(self._changed, 2 * ended_s - begun_s)
+                while self._clock.now() < rests_until_s and not self._stopping:
+                    self._clock.wait(self._changed, rests_until_s)
                 if not (self._stopping or self._is_nudged):
                     self._clock.wait(
                         self._changed, self._clock.now() + self._options.look_s
