@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_failure_changes_nothing(
         replace_file(str(path), "new", is_durable=True)
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_that_syncs_no_folders_takes_files_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only folders cannot be synced, the new text is in place, and nothing is raised."""
+    fsync = os.fsync
+
+    def sync_files_only(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "invalid argument")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_files_only)
+    path = tmp_path / "notes.json"
+    replace_file(str(path), "new", is_durable=True)
+    assert path.read_text(encoding="utf-8") == "new"
 
 
 def test_old_file_is_kept_where_it_is_wanted(tmp_path: Path) -> None:

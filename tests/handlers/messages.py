@@ -25,18 +25,19 @@ def predict_message(model: str = "m", num_rows: int = 2) -> bytes:
     return message.SerializeToString()
 
 
-def classify_message() -> bytes:
+def classify_message(num_rows: int = 3) -> bytes:
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "m"
     request.model_spec.signature_name = "classify"
-    for _ in range(3):
+    for _ in range(num_rows):
         example = request.input.example_list.examples.add()
         example.features.feature["x"].float_list.value.extend((0.5, 0.5))
     return request.SerializeToString()
 
 
-def multi_message() -> bytes:
-    one = classification_pb2.ClassificationRequest.FromString(classify_message())
+def multi_message(num_rows: int = 3) -> bytes:
+    message = classify_message(num_rows)
+    one = classification_pb2.ClassificationRequest.FromString(message)
     request = inference_pb2.MultiInferenceRequest(input=one.input)
     for kind in ("classify", "regress"):
         task = request.tasks.add(method_name=f"tensorflow/serving/{kind}")

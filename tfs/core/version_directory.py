@@ -323,9 +323,16 @@ def fingerprint(path: str) -> str:
 
 
 def sync(path: str) -> None:
-    """Has a file, or the names in a folder, outlast a power failure; takes milliseconds."""
+    """Has a file, or the names in a folder, outlast a power failure; takes milliseconds.
+
+    Where a file system (some of FUSE and NFS) knows no such thing for folders, it does
+    nothing for them.
+    """
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
     finally:
         os.close(fd)

@@ -24,7 +24,7 @@ from tfs.core.servable_id import ServableId
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import TrialRecord
 from tfs.server.canary.trial import Trial, TrialParts
-from tfs.server.canary.trial_notes import Rejection, TrialNotes
+from tfs.server.canary.trial_notes import Rejection, TrialNotes, settings_form
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.model_settings import ModelSettings
 from tfs.server.residency import Residency
@@ -401,7 +401,7 @@ class ServedModels:
                 and old.base_path == settings.base_path
             )
             if trial is not None and is_same:
-                if trial.settings == canary:
+                if settings_form(trial.settings) == settings_form(canary):
                     continue
                 if not trial.is_rejected:
                     changed.append(functools.partial(trial.update, canary))

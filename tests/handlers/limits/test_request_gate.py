@@ -352,14 +352,23 @@ def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
         assert len(call.asked_room_bytes) == 2 + num_asked
 
 
-def test_an_answer_that_will_be_long_waits_for_its_transport() -> None:
+@pytest.mark.parametrize(
+    ("method", "many"),
+    [
+        ("Predict", predict_message(num_rows=10_000)),
+        ("Classify", classify_message(num_rows=10_000)),
+        ("MultiInference", multi_message(num_rows=10_000)),
+    ],
+)
+def test_an_answer_that_will_be_long_waits_for_its_transport(
+    method: str, many: bytes
+) -> None:
     """It is expected to be as long as the last one, and takes no place until it has room."""
     desk = Desk()
-    many = predict_message(num_rows=10_000)
-    first = desk.send("Predict", many)
+    first = desk.send(method, many)
     assert not first.asked_answer_bytes
     assert isinstance(first.outcome, bytes)
-    handler, usual = desk.handlers["Predict"]
+    handler, usual = desk.handlers[method]
     call = FakeCall(usual)
     call.room_bytes = 0
     for _ in range(2):
@@ -371,7 +380,7 @@ def test_an_answer_that_will_be_long_waits_for_its_transport() -> None:
     handler(call)
     assert isinstance(call.outcome, bytes)
     assert call.asked_answer_bytes == 3 * [len(first.outcome)]
-    assert not desk.send().asked_answer_bytes  # the last answer was short
+    assert not desk.send(method).asked_answer_bytes  # the last answer was short
 
 
 def test_what_a_signature_fixes_is_known_before_the_first_answer() -> None:

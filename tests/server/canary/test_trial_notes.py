@@ -104,6 +104,19 @@ def test_setting_the_canary_again_ends_the_rejection_for_good(tmp_path: Path) ->
     assert again.model().canary.phase != pb.CanaryReport.REJECTED
 
 
+def test_other_words_for_the_same_settings_leave_a_trial_as_it_is() -> None:
+    """A config that only spells a default out costs an ended trial none of its figures."""
+    env = operating(1, 2, extra=TRIAL).env
+    reject(env)
+    before = env.core.served.trial("a")
+    env.apply(model("a", "", TRIAL.replace("guard {", "guard { min_samples: 1")))
+    after = env.core.served.trial("a")
+    assert before is not None
+    assert after is not None
+    assert after.rejected == before.rejected
+    assert after.total.num_samples == before.total.num_samples == 1
+
+
 def test_a_rejection_outlives_a_rollback(tmp_path: Path) -> None:
     """Its end brings the trial back, but no callers to the version that was rejected."""
     operator = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))

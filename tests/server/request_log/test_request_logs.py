@@ -250,3 +250,12 @@ def test_repeated_updates_create_once(make: Make) -> None:
     logged = make()
     assert [logged.num_logged(ALL) for _ in range(3)] == [1, 2, 3]
     assert num_files(logged) == 1
+
+
+def test_other_words_for_the_same_keep_the_logger(make: Make) -> None:
+    """A config that means the same on this server keeps the file, however it is worded."""
+    logged = make()
+    reworded = config("/a", 1.0, [PerTaskSamplingConfig(dc="elsewhere")])
+    reworded.log_collector_config.type = "file"
+    assert [logged.num_logged(each) for each in (ALL, reworded)] == [1, 2]
+    assert num_files(logged) == 1

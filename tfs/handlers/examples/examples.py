@@ -152,7 +152,14 @@ class ExampleHandler:
                 rpc.missing,
                 check_method=self._check_method,
             )
-            stats = model.stats_of(rpc.name, handle.id.version, question.key)
+            signature = tasks[0].signature if question.key else None
+            stats = model.stats_of(rpc.name, handle.id.version, question.key, signature)
+            if stats.answer_bytes and not call.take_room(
+                stats.answer_bytes, is_answer=True
+            ):
+                handle.release()
+                gate.leave()  # it is handed over again when there is room
+                return
             stats.begin()
             model.enter()
         except NotResident as absent:

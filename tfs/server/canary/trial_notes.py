@@ -97,7 +97,7 @@ class TrialNotes:
         """Returns why this trial, with these settings, was ended; None if it was not."""
         notes = self._find(name, base_path)
         tried, rejection = notes.rejected.get(settings.version, ({}, None))
-        return rejection if tried == _form(settings) else None
+        return rejection if tried == settings_form(settings) else None
 
     def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
         """Returns why versions were rejected, by version."""
@@ -110,7 +110,7 @@ class TrialNotes:
         """Remembers that a trial was ended."""
         with self._lock:
             notes = self._find(name, base_path)
-            tried = {settings.version: (_form(settings), rejection)}
+            tried = {settings.version: (settings_form(settings), rejection)}
             notes = replace(notes, rejected={**notes.rejected, **tried})
             self._models = {**self._models, name: notes}
         self._write_later()
@@ -151,8 +151,8 @@ class TrialNotes:
             log.warning("event=trials_not_kept path=%s error=%s", self._path, error)
 
 
-def _form(canary: Canary) -> dict[str, object]:
-    """Returns a trial's settings as the file has them: with a null for what is not set."""
+def settings_form(canary: Canary) -> dict[str, object]:
+    """Returns what a trial's settings mean, as the file has it: with a null for what is not set."""
     guard = canary.guard
     limits = {
         field.name: getattr(guard, field.name) if guard.HasField(field.name) else None

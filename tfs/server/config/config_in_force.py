@@ -294,9 +294,10 @@ class ConfigInForce:
 
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         """Remembers a config that was refused, for ``GetConfig``."""
-        self.refusal = pb.RefusalReport(path=path, at_s=self._clock.wall_s())
-        self.refusal.origin = origin.value  # type: ignore[assignment]  # same numbers
-        fill_error(self.refusal.error, error)
+        refusal = pb.RefusalReport(path=path, at_s=self._clock.wall_s())
+        refusal.origin = origin.value  # type: ignore[assignment]  # same numbers
+        fill_error(refusal.error, error)
+        self.refusal = refusal  # whole, because other threads read it
 
     def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
         def guarded() -> None:

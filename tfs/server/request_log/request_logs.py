@@ -278,6 +278,10 @@ class SampledLog:
         self._writer.close_file(self._file)
 
 
+# What a config asks of this server: the rate, and what the files' names begin with.
+_Key: TypeAlias = tuple[float, str]
+
+
 class RequestLogs:
     """The loggers of all models. Confined to one thread, except ``SampledLog.log``.
 
@@ -301,21 +305,19 @@ class RequestLogs:
         self._dc = dc
         self._task_index = task_index
         self._sample = sample
-        self._loggers: dict[bytes, SampledLog] = {}  # by config
+        self._loggers: dict[_Key, SampledLog] = {}
 
     def update(
         self, configs: Mapping[str, Sequence[LoggingConfig]]
     ) -> dict[str, tuple[RequestLog, ...]]:
         """Returns the logger of each model from now on; closes those that are not used."""
         keys = {
-            model: {each.SerializeToString(deterministic=True): each for each in many}
+            model: dict.fromkeys(map(self._key_of, many))
             for model, many in configs.items()
         }
-        wanted = {key: each for many in keys.values() for key, each in many.items()}
+        wanted = {key for many in keys.values() for key in many}
         before = self._loggers
-        self._loggers = {
-            key: before.get(key) or self._make(each) for key, each in wanted.items()
-        }
+        self._loggers = {key: before.get(key) or self._make(*key) for key in wanted}
         for key in before.keys() - wanted:
             before[key].close()
         return {
@@ -328,9 +330,11 @@ class RequestLogs:
         """Closes every logger."""
         self.update({})
 
-    def _make(self, config: LoggingConfig) -> SampledLog:
+    def _key_of(self, config: LoggingConfig) -> _Key:
         rate = _rate_for(config.sampling_config, self._dc, self._task_index)
-        prefix = config.log_collector_config.filename_prefix
+        return rate, config.log_collector_config.filename_prefix
+
+    def _make(self, rate: float, prefix: str) -> SampledLog:
         return SampledLog(rate, prefix, self._writer, self._sample)
 
 
