@@ -1,4 +1,4 @@
-"""tfs.client.narrow_floats."""
+"""tfs.client.arrays: floats that numpy has no dtype for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tfs.server.remote_copies."""
+"""tfs.server.loading: the copies of versions behind URLs."""
 
 from __future__ import annotations
 

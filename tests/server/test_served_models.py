@@ -1,4 +1,4 @@
-"""tfs.server.served_models and tfs.server.canary.trial_route."""
+"""tfs.server.served_models and tfs.server.traffic."""
 
 from __future__ import annotations
 

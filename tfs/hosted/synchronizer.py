@@ -92,7 +92,8 @@ class Synchronizer:
     Args:
         state: The wanted state; is told of jobs that come and go, and of measured memory.
         client: Calls the servers.
-        on_routes: Called after each look, on the thread that looks.
+        on_routes: Called when a look finds other routes than the last, on the thread that
+            looks.
         clock: Times everything.
         executor: Runs the calls of servers. One that hangs holds up no look, and no
             other server while there are threads left.

@@ -1,4 +1,4 @@
-"""tfs.server.ports.listeners, and what the options and the choice of transport make of it."""
+"""tfs.server.ports.tls_file and listeners, and how options and transports use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.frontends.tls.tls_context import server_context
 from tfs.server.options import ServerOptions, TransportKind
-from tfs.server.ports.listeners import TlsFile, listeners, read_tls_file, tls_problems
+from tfs.server.ports.listeners import listeners, tls_problems
+from tfs.server.ports.tls_file import TlsFile, read_tls_file
 from tfs.server.ports.transports import chosen_transport
 
 

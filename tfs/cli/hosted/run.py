@@ -447,7 +447,7 @@ def door(address: str, ssl_config_file: str, flag: str = "--listen") -> Listener
 
     """
     from tfs.core.call import ListenerOptions
-    from tfs.server.ports.listeners import TlsFile
+    from tfs.server.ports.tls_file import TlsFile
 
     if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
         raise InvalidArgument(f"{flag} takes HOST:PORT or unix:/path: {address}")
