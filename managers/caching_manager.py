@@ -124,11 +124,15 @@ class _Load:
     has_begun: bool = False
     version: Version | None = None
     error: ServingError | None = None
+    _has_ended: bool = False
 
     @property
     def is_over(self) -> bool:
+        """Whether it was seen to have ended; stays so when the version is unloaded."""
         version = self.version
-        return self.has_begun and (version is None or version.is_settled)
+        if self.has_begun and (version is None or version.is_settled):
+            self._has_ended = True
+        return self._has_ended
 
     @property
     def outcome(self) -> ServingError | None:
@@ -199,7 +203,8 @@ class CachingManager:
     def num_loading(self) -> int:
         """How many versions requesters wait for."""
         with self._lock:
-            return sum(not load.is_over for load in self._loading.values())
+            self._drop_ended_locked()
+            return len(self._loading)
 
     def acquire(
         self, request: ServableRequest, deadline_s: float | None = None
@@ -262,9 +267,10 @@ class CachingManager:
                 raise NotFound(
                     f"{servable_id} is not loaded, and the manager is closed"
                 )
+            self._drop_ended_locked()
             load = self._loading.get(servable_id)
-            is_first = load is None or load.is_over
-            if load is None or load.is_over:
+            is_first = load is None
+            if load is None:
                 load = self._loading[servable_id] = _Load()
         if is_first:
             self._begin(servable_id, load)
@@ -278,10 +284,14 @@ class CachingManager:
                 f"{servable_id} is still loading; try again later{failed}"
             )
         with self._lock:
-            if self._loading.get(servable_id) is load:
-                del self._loading[servable_id]
+            self._drop_ended_locked()
         if load.outcome is not None:
             raise load.outcome
+
+    def _drop_ended_locked(self) -> None:
+        # Those whose requesters did not wait for the end, too.
+        for servable_id in [key for key, load in self._loading.items() if load.is_over]:
+            del self._loading[servable_id]
 
     def _begin(self, servable_id: ServableId, load: _Load) -> None:
         try:

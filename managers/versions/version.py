@@ -199,7 +199,10 @@ class Version:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it can be requested, or its end has been published."""
+        """Whether it can be requested, or its end has been published.
+
+        False again while it is unloaded.
+        """
         return self._state is _S.READY or (self.is_over and self.is_end_told)
 
     @property
