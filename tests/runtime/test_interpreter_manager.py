@@ -31,6 +31,7 @@ from tfs.core.errors import (
 )
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter_manager import InterpreterManager
+from tfs.runtime.library.interpreters import ProcessChannel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -277,6 +278,23 @@ def test_a_manager_that_closes_gives_back_what_was_loaded(
     assert num_open() == 0
     with pytest.raises(Unavailable):
         model(torch.ones(1))
+
+
+def test_an_interpreter_that_does_not_close_keeps_nothing_else_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The error is raised when all else is closed."""
+    manager = InterpreterManager(2)
+    package = manager.load_package(archive(tmp_path / "open.pt", Scale()))
+
+    def hang(_channel: ProcessChannel, _deadline_s: float) -> None:
+        raise Internal("interpreter does not close")
+
+    monkeypatch.setattr(ProcessChannel, "close", hang)
+    with pytest.raises(Internal, match="does not close"):
+        manager.close()
+    assert package._file.fd < 0
+    assert not [each for each in threading.enumerate() if "manager" in each.name]
 
 
 def test_a_package_nobody_refers_to_is_closed(

@@ -17,6 +17,7 @@ bring their own. It needs no server; it runs a serving loop of its own for the p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zipfile
@@ -145,17 +146,23 @@ class InterpreterManager:
         return InterpreterSession(self._lender)
 
     def close(self) -> None:
-        """Ends all interpreters; sessions and objects cannot be used then. Idempotent."""
+        """Ends all interpreters; sessions and objects cannot be used then. Idempotent.
+
+        Raises:
+            ServingError: An interpreter does not close. All else is closed then.
+
+        """
         if not self._lender.close():
             return
         deadline_s = time.monotonic() + _CLOSE_S
-        for each in self._lender.interpreters:
-            each.channel.close(deadline_s)
-        if self._loop is not None and self._processes is not None:
-            self._processes.close(deadline_s)
-            self._loop.close(deadline_s)
-        for file in list(self._lender.files):
-            file.close()
+        with contextlib.ExitStack() as ends:  # each, whatever the others raise
+            for file in list(self._lender.files):
+                ends.callback(file.close)
+            if self._loop is not None and self._processes is not None:
+                ends.callback(self._loop.close, deadline_s)
+                ends.callback(self._processes.close, deadline_s)
+            for each in reversed(self._lender.interpreters):
+                ends.callback(each.channel.close, deadline_s)
 
     def __reduce__(self) -> NoReturn:
         self._lender.__reduce__()

@@ -23,6 +23,8 @@ from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker import Worker, WorkerState
 from tfs.runtime.process.worker_process import WorkerReply
 
+_START_S = 600.0  # for the fork of a process, and the imports there
+
 
 class SessionChannel(Protocol):
     """One interpreter of a backend, as sessions use it. Thread-safe.
@@ -203,6 +205,8 @@ class InterpreterLender:
         self._is_closed = False
         # Guards num_users of every interpreter; leaf lock.
         self._lock = threading.Lock()
+        # Once for each end of a use; filled wherever garbage is found.
+        self._given_back: deque[LibraryInterpreter] = deque()
 
     @contextlib.contextmanager
     def least_used(self) -> Iterator[LibraryInterpreter]:
@@ -215,14 +219,17 @@ class InterpreterLender:
         """
         self.check_open()
         with self._lock:
+            with suppress(IndexError):
+                while True:
+                    self._given_back.popleft().num_users -= 1
             interpreter = min(self.interpreters, key=lambda each: each.load)
             interpreter.num_users += 1
         try:
             interpreter.drop_garbage()
             yield interpreter
         finally:
-            with self._lock:
-                interpreter.num_users -= 1
+            # Takes no lock: the block may be a session's that the collector ends.
+            self._given_back.append(interpreter)
 
     def drop(self, number: int) -> None:
         """Drops something wherever it was made; never raises."""
@@ -316,6 +323,8 @@ class ProcessChannel:
         if self._worker.state is WorkerState.CLOSED:
             raise closed(self._worker.name)
 
+        is_late = False
+
         def begin(answer: Future[tuple[bytes, list[int]]]) -> None:
             def on_reply(reply: WorkerReply | None) -> None:
                 if reply is None:
@@ -331,6 +340,8 @@ class ProcessChannel:
             def on_ready(error: ServingError | None) -> None:
                 if error is not None:
                     answer.set_exception(error)
+                elif is_late:
+                    return  # the caller's descriptors are others' by now
                 elif (process := self._worker.live) is not None:
                     fields = {"body": request}
                     process.send("session", fields, fds, on_reply, background=False)
@@ -342,7 +353,16 @@ class ProcessChannel:
             f"{self._timeout_s:.0f} s; allow its calls more time (load_timeout_s), or "
             "begin a session anew"
         )
-        return on_loop(self._loop, begin, self._timeout_s, late)
+        try:
+            if self._worker.state is not WorkerState.READY:
+                # To fork it, and to import torch there, is no part of the call's time.
+                start_s = max(_START_S, self._timeout_s)
+                self._worker.ready().result(min(start_s, threading.TIMEOUT_MAX))
+            return on_loop(self._loop, begin, self._timeout_s, late)
+        except TimeoutError:
+            raise late from None
+        finally:
+            is_late = True
 
     def close(self, deadline_s: float) -> None:
         """Ends the worker, and whatever it is doing; may be repeated."""
