@@ -20,6 +20,7 @@ from tfs.core.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    ResourceExhausted,
     Unavailable,
 )
 from tfs.core.servable import CancelToken
@@ -395,3 +396,27 @@ def test_a_part_is_an_attribute_of_a_packaged_module(
     began_s = time.monotonic()
     model.unload()
     assert time.monotonic() - began_s < PATIENCE_S
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_load_that_gets_no_thread_says_so_and_the_next_one_serves(
+    interpreter: InlineInterpreter,
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    concurrency: int,
+) -> None:
+    """No version stays whose calls nobody would run."""
+    stage.go.set()
+    source = written(tmp_path, WAITS, concurrency)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_more_threads)
+        with pytest.raises(ResourceExhausted, match="allow this process more threads"):
+            interpreter.load(source)
+    assert interpreter.num_models == 0
+    model = interpreter.load(source)
+    assert asked(model, 1)[0].outputs()
+
+
+def _no_more_threads(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

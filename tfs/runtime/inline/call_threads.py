@@ -87,16 +87,23 @@ class CallThreads:
             )
             for index in range(num_threads)
         ]
+        self._starting = threading.Lock()  # rank: before all others
         self._is_started = False
         self.num_calls = 0
         self._num_torch_threads: dict[int, int] = {}  # by thread
 
     def start(self) -> None:
-        """Starts the threads, unless they run."""
-        if not self._is_started:
-            self._is_started = True
+        """Starts the threads, unless they run. Thread-safe.
+
+        Raises:
+            RuntimeError: The system has no more threads.
+
+        """
+        with self._starting:
             for thread in self._threads:
-                thread.start()
+                if thread.ident is None:
+                    thread.start()
+            self._is_started = True
 
     def put(self, model: InlineModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once. Never blocks, never raises."""
@@ -133,8 +140,8 @@ class CallThreads:
     def run_out(self, model: InlineModel) -> bool:
         """Refuses the tasks that wait for a model, and waits for its running call.
 
-        Blocks for at most :data:`UNLOAD_WAIT_S`, The
-        model is ``unloading``, so that no more tasks are put. For one thread.
+        Blocks for at most :data:`UNLOAD_WAIT_S`. The model is ``unloading``, so that no
+        more tasks are put. For one thread.
 
         Returns:
             Whether the caller may drop the model; if not, the thread does so as soon as

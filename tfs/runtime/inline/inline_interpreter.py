@@ -23,7 +23,12 @@ import torch
 from torch.jit import _state
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Internal, serving_error
+from tfs.core.errors import (
+    Internal,
+    ResourceExhausted,
+    ServingError,
+    serving_error,
+)
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
 from tfs.core.servable_id import ServableId
@@ -207,7 +212,7 @@ class InlineInterpreter:
     ) -> InlineModel:
         """Loads a version, from ``files`` if they are there already; see the protocol.
 
-        The caller keeps ``files``.
+        The caller keeps ``files``. If there are no more threads: ResourceExhausted.
         """
         if self._is_closing:
             raise closed(self._name)
@@ -227,26 +232,34 @@ class InlineInterpreter:
             front=None if is_concurrent or front is None else front.compute_now,
             import_s=time.thread_time() - begun_s,
         )
-        with self._lock:
-            if not self._is_closing:
-                self._models.add(model)
-                self._thread.start()
-                if is_concurrent:
-                    name = f"{self._name}-{source.id.slashed}"
-                    threads: CallThreads | StagedThread
-                    if isinstance(guest, StagedModel):
-                        threads = StagedThread(
-                            name, self._max_queued, self._clock, guest
-                        )
-                    else:
-                        threads = CallThreads(
-                            name, self._max_queued, self._clock, source.concurrency
-                        )
-                    self._own_threads[model] = threads
-                    threads.start()
-                return model
+        threads = self._own_threads_of(source, guest) if is_concurrent else self._thread
+        refusal: ServingError
+        try:
+            self._thread.start()
+            threads.start()
+        except RuntimeError as error:
+            refusal = ResourceExhausted(
+                f"{source.id.slashed} gets no thread in interpreter {self._name}: "
+                f"{error}; allow this process more threads"
+            )
+        else:
+            with self._lock:
+                if not self._is_closing:
+                    self._models.add(model)
+                    if threads is not self._thread:
+                        self._own_threads[model] = threads
+                    return model
+            refusal = closed(self._name)
+        if threads is not self._thread:
+            threads.refuse(refusal)  # those that have started end
         guest.close()
-        raise closed(self._name)
+        raise refusal
+
+    def _own_threads_of(self, source: ModelSource, guest: GuestModel) -> CallThreads:
+        name = f"{self._name}-{source.id.slashed}"
+        if isinstance(guest, StagedModel):
+            return StagedThread(name, self._max_queued, self._clock, guest)
+        return CallThreads(name, self._max_queued, self._clock, source.concurrency)
 
     @property
     def num_models(self) -> int:
