@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.measuring.probe import ProbeOptions, probe
+from tfs.servables.measuring.probe import ProbeOptions, foreign_cpu_s, probe
 from tfs.servables.measuring.probe_subject import (
     ProbeSubject,
     failing_examples,
@@ -534,3 +535,10 @@ def test_on_a_busy_host_slow_calls_are_the_hosts(
     found = profiled(subject, tmp_path).signatures[DEFAULT_SIGNATURE]
     expected_s = 8e-5 if is_busy else 0.01 + 8e-5
     assert found.full_batch_p99_s == pytest.approx(expected_s)
+
+
+def test_a_worker_that_ended_counts_as_others() -> None:
+    """So a measurement in which one dies is noisy, and not taken for a quiet one."""
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    assert foreign_cpu_s([ended.pid]) is not None

@@ -16,6 +16,7 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -398,7 +399,8 @@ def foreign_cpu_s(pids: Sequence[int]) -> float | None:
     """Returns the processor seconds of all processes but some; None if not known.
 
     Time that a hypervisor took counts. It is counted in ticks of some 10 ms, so a short
-    interval says little.
+    interval says little. Those that have ended count as others, so that an interval in
+    which one ends seems busier than it was.
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
@@ -407,9 +409,13 @@ def foreign_cpu_s(pids: Sequence[int]) -> float | None:
             )
         ticks = user + nice + system + sum(stolen)
         for pid in set(pids):
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            stat = f"/proc/{pid}/stat"
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(stat, encoding="ascii", errors="replace") as file,
+            ):
                 fields = file.read().rpartition(")")[2].split()
-            ticks -= int(fields[11]) + int(fields[12])
+                ticks -= int(fields[11]) + int(fields[12])
     except (OSError, ValueError, IndexError):
         return None
     return ticks / os.sysconf("SC_CLK_TCK")
