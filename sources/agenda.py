@@ -35,6 +35,8 @@ class Look:
         soonest_s: Until when events have to wait.
         is_open: Whether one is under way; what is asked for meanwhile is another one.
         must_repeat: Whether the versions are to be emitted again even if nothing changed.
+            Cleared without the agenda's lock just before they are emitted: whoever asked
+            until then is served.
         call: That listing, if another thread makes it. Written on the scanning thread.
         found: What that thread has found, until it is taken.
 
@@ -75,7 +77,8 @@ class Agenda:
         self, servables: Mapping[str, ServableToMonitor], clock: Clock
     ) -> None:
         self._clock = clock
-        # Guards every field below, and the looks; leaf: nothing is called under it.
+        # Guards every field below, and the looks except for what they say; leaf: nothing
+        # is called under it.
         self._changed = threading.Condition()
         self._servables: Mapping[str, ServableToMonitor] = {}
         self._by_directory: Mapping[str, tuple[str, ...]] = {}

@@ -105,8 +105,12 @@ class DlmopenGroup:
 
     def close(self, deadline_s: float | None = None) -> None:
         """Unloads everything that was loaded here."""
-        while self._models:
-            self._models.pop().unload()
+        while True:
+            try:
+                model = self._models.pop()
+            except IndexError:  # another thread may have taken the last one
+                return
+            model.unload()
 
 
 class DlmopenGroupModel(OnAnotherThread):

@@ -13,7 +13,7 @@ consequences, each of which is dealt with at the place named here:
 4. each copy of libc needs static thread-local storage, of which there is little:
    :data:`MORE_ROOM` says how to get more;
 5. stacks of threads that ended are kept in one list, with memory that only the
-   process's own libc can free: :func:`_want_larger_stacks`, and the same boot code;
+   process's own libc can free: :func:`_want_larger_stacks`, and the boot code of 1;
 6. no namespace can be unloaded, because torch cannot: each is kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
