@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from managers.loading.memory import MemoryReleaser, ResourceTracker, release_to_system
 from managers.loading.version_executor import PATIENCE_S, VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from managers.steps.inbox import Aspired, Driver, Inbox, reconcile
+from managers.steps.driver import Driver
+from managers.steps.inbox import Inbox
 from managers.steps.planner import Planner, unload_everything
+from managers.steps.reconciliation import Aspired, reconcile
 from managers.steps.retrier import Retrier
 from managers.transition_policy import (
     Action,

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from managers.loading.memory import MemoryReleaser, ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from managers.steps.inbox import Driver
+from managers.steps.driver import Driver
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version
 from managers.versions.version_table import VersionTable

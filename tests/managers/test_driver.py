@@ -1,4 +1,4 @@
-"""managers.steps.inbox."""
+"""managers.steps.driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from managers.steps.inbox import Driver
+from managers.steps.driver import Driver
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from managers.steps.inbox import Aspired, Inbox
+from managers.steps.inbox import Inbox
+from managers.steps.reconciliation import Aspired
 from tfs.core.servable_data import AspiredVersions
 
 

@@ -1,8 +1,8 @@
-"""managers.steps.inbox."""
+"""managers.steps.reconciliation."""
 
 from __future__ import annotations
 
-from managers.steps.inbox import Aspired, Reconciliation, reconcile
+from managers.steps.reconciliation import Aspired, Reconciliation, reconcile
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version
