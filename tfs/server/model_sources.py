@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from sources.adapter import Convert, LoaderSourceAdapter, OnDemandVersions
+from sources.adapter import Convert, LoaderSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
 from sources.model_repository import ModelRepository
+from sources.on_demand import OnDemandVersions
 from sources.remote.storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.servable_to_monitor import ServableToMonitor, StoragePath

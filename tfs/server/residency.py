@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.loading.memory import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
-from sources.adapter import OnDemandVersions
+from sources.on_demand import OnDemandVersions
 from tfs.core.call import Call
 from tfs.core.errors import (
     Cancelled,
