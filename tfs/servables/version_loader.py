@@ -40,6 +40,8 @@ from tfs.core.version_directory import (
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.interpreter import MeasurableModel, StageableModel
 from tfs.runtime.placement import Backend, Placement, place
+from tfs.servables.archives import damage_told, verify_version
+from tfs.servables.code_digest import code_digest
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.servables.measuring.probe_subject import (
@@ -49,7 +51,6 @@ from tfs.servables.measuring.probe_subject import (
     warm_up,
 )
 from tfs.servables.platform import LoadContext, Payload
-from tfs.servables.version_files import code_digest, damage_told, verify_version
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,7 @@ from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.platform import LoadContext, VersionDescription, describe
-from tfs.servables.reach.source_reach import why_package
-from tfs.servables.version_files import (
+from tfs.servables.archives import (
     CODE_FACTOR,
     ArchiveKind,
     archive_resources,
@@ -21,6 +19,8 @@ from tfs.servables.version_files import (
     is_archive_of,
     wrong_kind,
 )
+from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.reach.source_reach import why_package
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"

@@ -22,9 +22,7 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, FREE, Method, Signature, TensorSpec
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.platform import LoadContext, VersionDescription, describe
-from tfs.servables.reach.exported_code import why_code
-from tfs.servables.version_files import (
+from tfs.servables.archives import (
     CODE_FACTOR,
     ArchiveKind,
     archive_resources,
@@ -32,6 +30,8 @@ from tfs.servables.version_files import (
     is_archive_of,
     wrong_kind,
 )
+from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.reach.exported_code import why_code
 from tfs.servables.version_loader import VersionLoader
 
 _GRAPH: Final = "models/model.json"
