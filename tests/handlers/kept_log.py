@@ -30,6 +30,7 @@ class KeptLog:
         model: str,
         version: int,
         signature: str,
+        num_bytes: int,
         record: Record,
     ) -> None:
         request, response = record()

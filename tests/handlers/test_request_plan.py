@@ -199,7 +199,7 @@ def _differences(
             elif change == 2:
                 desk.gate.set_logs({"m": (log,)})
             elif change == 3:
-                desk.gate.set_logs({})
+                desk.gate.set_logs({"m": ()})
             elif change == 4:
                 desk.gate.forget_version("m", 1)
             now_s = desk.clock.now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from tests.e2e.serving import (
 from tests.server.puppet import PuppetServable
 from tests.server.validated import save_for, write_statistics
 from tfs.client import Client
-from tfs.core.executor import InlineExecutor
+from tfs.core.errors import InvalidArgument
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import MIN_VALUES, STATISTICS
@@ -29,6 +30,7 @@ from tfs.server.live_skew import LiveSkew
 from tfs.server.model_settings import SkewSettings, ValidationSettings
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
+from tfs.testing.held_executor import HeldExecutor
 from tfs.testing.patience import PATIENCE_S
 
 ONE = ServableId("a", 1)
@@ -37,22 +39,32 @@ ONE = ServableId("a", 1)
 class Watched:
     """A version of whose requests some are looked at, on the test's own thread."""
 
-    def __init__(self, settings: ValidationSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: ValidationSettings | None = None,
+        executor: Executor | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.loop = FakeLoop(self.clock)
         self.stats = Stats()
-        self.num_changes = 0
+        self.settings = settings
+        self.executor = executor or InlineExecutor()
+        self.changes: list[set[str]] = []
         self.live = LiveSkew(
-            lambda _: settings,
-            InlineExecutor(),
+            lambda _: self.settings,
+            self.executor,
             self.loop,
             self.clock,
             self.stats,
             self._note_change,
         )
 
-    def _note_change(self) -> None:
-        self.num_changes += 1
+    def _note_change(self, names: Collection[str]) -> None:
+        self.changes.append(set(names))
+
+    def begin_round(self) -> None:
+        self.clock.advance(10.0)
+        self.loop.run_due()
 
     def load(self, path: Path, version: int = 1) -> None:
         self.live.note(PuppetServable(ServableId("a", version)), str(path))
@@ -76,7 +88,8 @@ class Watched:
 
         made = partial(record, request.SerializeToString())
         for _ in range(num):
-            self.live.log(method, "a", 1, "serving_default", made)
+            size = request.ByteSize()
+            self.live.log(method, "a", 1, "serving_default", size, made)
         self.loop.run_posted()
         return len(looked_at)
 
@@ -97,7 +110,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_figures_follow_what_requests_bring(folder: Path) -> None:
-    """They go with the version."""
+    """With the first, then once a round; and they go with the version."""
     watched = Watched()
     watched.load(folder)
     watched.request([5.0] * MIN_VALUES)
@@ -107,6 +120,8 @@ def test_figures_follow_what_requests_bring(folder: Path) -> None:
         "missing": 0,
     }
     watched.request([200.0, float("nan")] * (MIN_VALUES // 2))
+    assert watched.figures()["missing"] == 0
+    watched.begin_round()
     found = watched.figures()
     assert found["missing"] == 0.25
     assert found["out_of_range"] == pytest.approx(1 / 3)
@@ -119,27 +134,25 @@ def test_few_requests_of_each_round_are_looked_at(folder: Path) -> None:
     """Between rounds requests are not even logged; and no round begins for nobody."""
     watched = Watched()
     watched.load(folder)
-    assert watched.live.models == ["a"]
+    assert watched.live.wants("a")
     assert watched.request([1.0], num=30) == 10
-    assert watched.live.models == []
-    watched.clock.advance(10.0)
-    watched.loop.run_due()
-    assert watched.live.models == ["a"]
+    assert not watched.live.wants("a")
+    watched.begin_round()
+    assert watched.live.wants("a")
     assert watched.request([1.0], num=30) == 10
-    assert watched.num_changes == 4
+    assert watched.changes == [{"a"}] * 4
     watched.live.forget(ONE)
-    watched.clock.advance(10.0)
-    watched.loop.run_due()
-    assert (watched.live.models, watched.loop.timers) == ([], [])
+    watched.begin_round()
+    assert (watched.live.wants("a"), watched.loop.timers) == (False, [])
     watched.load(folder)
-    assert watched.live.models == ["a"]
+    assert watched.live.wants("a")
 
 
 def test_nothing_is_looked_at_without_recorded_figures(tmp_path: Path) -> None:
     """Unless the next version is to be compared with what came; damaged ones are none."""
     watched = Watched()
     watched.load(tmp_path)
-    assert watched.live.models == []
+    assert not watched.live.wants("a")
     settings = ValidationSettings(Guard(), skew=SkewSettings())
     compared = Watched(settings)
     compared.load(tmp_path)
@@ -159,12 +172,52 @@ def test_what_is_sampled_is_bounded(folder: Path) -> None:
     (values,) = watched.live.values(ONE).values()
     assert len(values) == 250
     assert set(values) == {0.0, 1.0}
-    watched.request([2.0] * 1_100_000)
-    watched.request([2.0], method=MULTI_INFERENCE)
-    watched.live.log(PREDICT, "other", 1, "serving_default", lambda: (b"", b""))
+    assert watched.request([2.0] * 1_100_000) == 0
+    assert watched.request([2.0], method=MULTI_INFERENCE) == 0
+    watched.live.log(PREDICT, "other", 1, "serving_default", 0, lambda: (b"", b""))
     assert 2.0 not in next(iter(watched.live.values(ONE).values()))
     watched.request([3.0] * 250, num=7)
     assert set(next(iter(watched.live.values(ONE).values()))) == {3.0}
+
+
+def test_one_request_of_a_model_waits_for_its_decoding(folder: Path) -> None:
+    """Those that come meanwhile are not even copied, however slow it is."""
+    executor = HeldExecutor()
+    watched = Watched(executor=executor)
+    watched.load(folder)
+    assert watched.request([1.0], num=30) == 1
+    executor.run_held()
+    assert watched.request([1.0], num=30) == 1
+
+
+def test_a_request_that_cannot_be_sampled_is_answered_all_the_same(
+    folder: Path,
+) -> None:
+    """What its record raises reaches nobody, and the next is looked at."""
+
+    def record() -> tuple[bytes, bytes]:
+        raise InvalidArgument("no such tensor")
+
+    watched = Watched()
+    watched.load(folder)
+    watched.live.log(PREDICT, "a", 1, "serving_default", 0, record)
+    assert watched.request([1.0]) == 1
+
+
+def test_limits_are_those_of_the_config_in_force(folder: Path) -> None:
+    """Others count from the next round on, though no request comes."""
+    watched = Watched()
+    watched.load(folder)
+    watched.request([200.0] * MIN_VALUES)
+    found = watched.live.skew(ONE)
+    assert found is not None
+    assert found.rejection == ""
+    limits = SkewSettings(max_out_of_range=0.5)
+    watched.settings = ValidationSettings(Guard(), skew=limits)
+    watched.begin_round()
+    found = watched.live.skew(ONE)
+    assert found is not None
+    assert found.rejection == "skew: x out_of_range 1 > 0.5"
 
 
 def test_a_server_tells_how_live_inputs_differ(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -302,6 +303,19 @@ def test_a_version_of_quite_another_size_is_refused(
     validation.check(servable(1, 1.0), str(tmp_path / "1"))
     with pytest.raises(FailedPrecondition, match=r"size_ratio 3\.01 > 3"):
         validation.check(servable(2, 1.0), str(tmp_path / "2"))
+
+
+def test_a_version_whose_files_are_gone_has_no_size(tmp_path: Path) -> None:
+    """What takes its place is not compared with nothing; nor does a file that goes count."""
+    settings = ValidationSettings(Guard(), max_size_ratio=3.0)
+    lookup = Lookup(servable(1, 1.0))
+    validation = Validation(lambda _: settings, lookup, none, FakeClock(), Stats())
+    for version in (1, 2):
+        write_statistics(tmp_path / f"{version}", [1.0])
+        (tmp_path / f"{version}" / "gone").symlink_to(tmp_path / "gone")
+        validation.check(servable(version, 1.0), str(tmp_path / f"{version}"))
+    shutil.rmtree(tmp_path / "1")
+    validation.check(servable(2, 1.0), str(tmp_path / "2"))
 
 
 def test_skew_without_recorded_inputs_fails_the_load(requests: str) -> None:

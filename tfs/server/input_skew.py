@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.dtype import STRING
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.input_statistics import (
@@ -58,12 +59,18 @@ class LiveInputs:
 
     def add(self, tensors: Tensors) -> None:
         """Adds the inputs of a request, without those of bfloat16 and complex numbers."""
+        self.extend(self.pick(tensors))
+
+    def pick(self, tensors: Tensors) -> dict[str, list[Value]]:
+        """Returns what ``add`` would add; changes nothing that ``values`` returns."""
+        found: dict[str, list[Value]] = {}
         for name, tensor in tensors.items():
             num = tensor.num_elements
             picked: Sequence[int] = range(num)
             if num > self._max_per_tensor:
                 picked = self._draw.sample(picked, self._max_per_tensor)
-            self.extend({name: _values_at(tensor, picked)})
+            found[name] = _values_at(tensor, picked)
+        return found
 
     def extend(self, values: Mapping[str, Sequence[Value]]) -> None:
         """Adds values by input."""
@@ -110,11 +117,12 @@ class InputSkew:
         recorded: Mapping[str, InputStatistics],
         values: Mapping[str, Sequence[Value]],
     ) -> InputSkew:
-        """Compares live values with the recorded ones, by input."""
+        """Compares live values with the recorded ones, by input; gives way to requests."""
         by_input: dict[str, Skew] = {}
         told: list[str] = []
         over: list[str] = []
         for name in sorted(recorded):
+            yield_to_requests()
             live = values.get(name, ())
             if len(live) < MIN_VALUES:
                 continue

@@ -1,18 +1,18 @@
 """Compares what requests bring with what the version that answers was made for.
 
 Every ten seconds the next ten requests of each model are looked at whose version brings the
-figures of its inputs. Only for these is a request decoded a second time, on a thread for
-what is slow; between them, requests take the way that they take without.
+figures of its inputs. Only for these is a request decoded a second time, on a thread of
+its own; between them, requests take the way that they take without. Figures are told
+with the first request of a version, and then once a round.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -51,12 +51,14 @@ _MAX_PER_TENSOR: Final = 250
 
 @dataclass(slots=True)
 class _Watch:
+    name: str
     signatures: Mapping[str, Signature]
     recorded: Mapping[str, InputStatistics]
     limits: SkewSettings
     inputs: LiveInputs = field(
         default_factory=lambda: LiveInputs(_MAX_VALUES, _MAX_PER_TENSOR)
     )
+    has_news: bool = False  # since it was measured
     skew: InputSkew | None = None
 
 
@@ -65,11 +67,11 @@ class LiveSkew:
 
     Args:
         settings_of: Returns what a model's config says of validation.
-        executor: Decodes what is sampled.
+        executor: Decodes what is sampled, and gives way to requests.
         loop: The way onto the serving loop.
         clock: Tells the time.
         stats: Reads the figures.
-        on_change: Called on the loop when ``models`` has changed.
+        on_change: Called on the loop with the models for which ``wants`` has changed.
 
     """
 
@@ -80,7 +82,7 @@ class LiveSkew:
         loop: LoopEntry,
         clock: Clock,
         stats: Stats,
-        on_change: Callable[[], None],
+        on_change: Callable[[Collection[str]], None],
     ) -> None:
         self._settings_of = settings_of
         self._executor = executor
@@ -94,6 +96,8 @@ class LiveSkew:
         # How many requests of each model are still wanted; replaced on the loop, and
         # taken from without a lock.
         self._wanted: Mapping[str, deque[None]] = {}
+        # The models of which a request waits for its decoding, or is decoded.
+        self._decoding: dict[str, object] = {}
         stats.add_source(self)
 
     def note(self, servable: Servable, path: str) -> None:
@@ -114,7 +118,9 @@ class LiveSkew:
         except ServingError as error:
             log.warning("event=no_skew servable=%s why=%s", servable.id.slashed, error)
         first = dict(sorted(recorded.items())[:_MAX_INPUTS])
-        watch = _Watch(servable.signatures, first, limits or SkewSettings())
+        watch = _Watch(
+            servable.id.name, servable.signatures, first, limits or SkewSettings()
+        )
         with self._lock:
             self._watches[servable.id] = watch
             is_timed, self._is_timed = self._is_timed, True
@@ -126,10 +132,9 @@ class LiveSkew:
         with self._lock:
             self._watches.pop(servable_id, None)
 
-    @property
-    def models(self) -> Sequence[str]:
-        """The models whose requests should be logged here, now. On the loop."""
-        return [name for name, wanted in self._wanted.items() if wanted]
+    def wants(self, name: str) -> bool:
+        """Returns whether a model's requests should be logged here, now. On the loop."""
+        return bool(self._wanted.get(name))
 
     def skew(self, servable_id: ServableId) -> InputSkew | None:
         """Returns how far a version's inputs are from the recorded ones, if it is known."""
@@ -144,26 +149,39 @@ class LiveSkew:
             return {} if watch is None else watch.inputs.values()
 
     def log(
-        self, method: str, model: str, version: int, signature: str, record: Record
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        num_bytes: int,
+        record: Record,
     ) -> None:
-        """Takes a request, if any is wanted still; see :class:`.RequestLog`."""
-        wanted = self._wanted.get(model)
-        if wanted is None:
+        """Takes a request, if any is wanted still; see :class:`.RequestLog`.
+
+        One of a model at a time, so that few copies wait where decoding is slow.
+        """
+        wanted, mine = self._wanted.get(model), object()
+        if wanted is None or self._decoding.setdefault(model, mine) is not mine:
             return
+        is_taken = False
         try:
+            if not wanted:
+                return
             wanted.pop()
-        except IndexError:
-            return
-        if not wanted:
-            self._loop.post(self._on_change)
-        request, _ = record()
-        if method == MULTI_INFERENCE or len(request) > _MAX_REQUEST_BYTES:
-            return
-        servable_id, copy = ServableId(model, version), bytes(request)
-        with contextlib.suppress(RuntimeError):  # it is closed
-            self._executor.submit(
-                partial(self._take, servable_id, method, signature, copy)
-            )
+            if not wanted:
+                self._loop.post(partial(self._on_change, (model,)))
+            if method != MULTI_INFERENCE and num_bytes <= _MAX_REQUEST_BYTES:
+                copy = bytes(record()[0])
+                servable_id = ServableId(model, version)
+                is_taken = self._submit(
+                    partial(self._take, servable_id, method, signature, copy)
+                )
+        except Exception as error:  # not the problem of who asked
+            log.warning("event=no_skew servable=%s/%d why=%r", model, version, error)
+        finally:
+            if not is_taken:
+                self._decoding.pop(model, None)
 
     def counters(self) -> Iterable[tuple[str, Labels, float]]:
         """Returns the figures of each input, as a source of stats."""
@@ -187,25 +205,61 @@ class LiveSkew:
 
     def _begin_round(self) -> None:
         with self._lock:
-            names = {each.name for each in self._watches}
-            self._is_timed = bool(names)
+            watches = list(self._watches.values())
+            self._is_timed = bool(watches)
+        names = {each.name for each in watches}
+        changed = names.union(self._wanted)
         self._wanted = {name: deque((None,) * _NUM_REQUESTS) for name in names}
-        self._on_change()
+        self._on_change(changed)
+        stale = [
+            each
+            for each in watches
+            if each.has_news or (each.skew and each.limits != self._limits(each.name))
+        ]
+        if stale:
+            self._submit(partial(self._measure, stale))
         if names:
             self._loop.post_at(self._clock.now() + _ROUND_S, self._begin_round)
+
+    def _limits(self, name: str) -> SkewSettings:
+        settings = self._settings_of(name)
+        return (settings.skew if settings else None) or SkewSettings()
+
+    def _submit(self, fn: Callable[[], object]) -> bool:
+        try:
+            self._executor.submit(fn)
+        except RuntimeError:
+            return False  # it is closed
+        return True
 
     def _take(
         self, servable_id: ServableId, method: str, signature: str, request: bytes
     ) -> None:
+        try:
+            with self._lock:
+                watch = self._watches.get(servable_id)
+            if watch is None:
+                return
+            tensors = _tensors(method, request, watch.signatures[signature])
+            picked = watch.inputs.pick(tensors)
+            with self._lock:  # the loop waits for it
+                watch.inputs.extend(picked)
+                watch.has_news = True
+            if watch.skew is None:
+                self._measure([watch])
+        finally:
+            self._decoding.pop(servable_id.name, None)
+
+    def _measure(self, watches: list[_Watch]) -> None:
+        """Measures the last, and submits the others, so that requests come between."""
+        watch = watches.pop()
         with self._lock:
-            watch = self._watches.get(servable_id)
-        if watch is None:
-            return
-        tensors = _tensors(method, request, watch.signatures[signature])
-        with self._lock:
-            watch.inputs.add(tensors)
+            watch.has_news = False
             values = watch.inputs.values()
+        watch.limits = self._limits(watch.name)
         watch.skew = InputSkew.measured(watch.limits, watch.recorded, values)
+        if watches:
+            self._submit(partial(self._measure, watches))
 
 
 def _tensors(method: str, request: bytes, signature: Signature) -> Tensors:

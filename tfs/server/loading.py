@@ -66,7 +66,8 @@ class Loading:
         decoders: Runs what takes long and is not loading.
         has_requests: Whether requests are being handled now; called from any thread.
         on_ended: Takes each version that is gone; called on any thread.
-        on_sampling: Called on the loop when ``live_skew`` wants other requests.
+        on_sampling: Called on the loop with the models of which ``live_skew`` wants
+            requests, or wants no more.
 
     Attributes:
         bus: Carries the states of versions.
@@ -89,7 +90,7 @@ class Loading:
         decoders: ThreadExecutor,
         has_requests: Callable[[], bool],
         on_ended: Callable[[ServableId], None],
-        on_sampling: Callable[[], None],
+        on_sampling: Callable[[Collection[str]], None],
     ) -> None:
         self._on_ended = on_ended
         self._warmup_options = _warmup_options(options)
@@ -143,8 +144,10 @@ class Loading:
             memory=self.memory,
         )
         settings_of = self.core.config.validation_settings
+        # Gives way to requests, so it is no thread that answers some.
+        self._comparing = ThreadExecutor(1, "skew", clock)
         self.live_skew = LiveSkew(
-            settings_of, decoders, loop, clock, stats, on_sampling
+            settings_of, self._comparing, loop, clock, stats, on_sampling
         )
         self.validation = Validation(
             settings_of, self.core.served, self.live_skew.values, clock, stats
@@ -180,6 +183,7 @@ class Loading:
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
         self.probe.close(deadline_s)
+        self._comparing.close(deadline_s)
         self._endings.close()
         self._placer.close(deadline_s)
         # A listing may hang with its store; its outcome is not needed any more.

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tfs.codec.decode_options import DecodeOptions
@@ -296,14 +296,20 @@ class ModelServer:
                 if settings.logging is not None
             }
         )
-        self._set_logs()
+        self._set_logs(models)
 
-    def _set_logs(self) -> None:
-        """Has the requests logged that are to be, and sampled those wanted now. On the loop."""
-        sampled, logs = self._loading.live_skew, dict(self._logs)
-        for name in sampled.models:
-            logs[name] = (*logs.get(name, ()), sampled)
-        self._gate.set_logs(logs)
+    def _set_logs(self, names: Iterable[str]) -> None:
+        """Has these models' requests logged, and sampled if they are wanted. On the loop."""
+        sampled, logs = self._loading.live_skew, self._logs
+        self._gate.set_logs(
+            {
+                name: (
+                    *logs.get(name, ()),
+                    *((sampled,) if sampled.wants(name) else ()),
+                )
+                for name in names
+            }
+        )
 
     def _forget_version(self, ended: ServableId) -> None:
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))

@@ -10,12 +10,12 @@ a version serves.)
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tfs.core import stat_names
 from tfs.core.clock import Clock
@@ -128,6 +128,8 @@ class Validation:
         if limit is None or serving not in self._paths:
             return ""
         sizes = [_size_bytes(each) for each in (self._paths[serving], path)]
+        if not sizes[0]:
+            return ""  # its files were removed since it was loaded
         ratio = max(sizes) / max(1, min(sizes))
         told = f"{sizes[1]} bytes of files after {sizes[0]}: size_ratio {ratio:.4g}"
         return f"{told} > {limit:.4g}" if ratio > limit else ""
@@ -166,8 +168,13 @@ class Validation:
 
 
 def _size_bytes(path: str) -> int:
-    files = (each for each in Path(path).rglob("*") if each.is_file())
-    return sum(each.stat().st_size for each in files)
+    """Returns the size of the files that are there, which others may be removing."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
 
 
 @dataclass(frozen=True, slots=True)

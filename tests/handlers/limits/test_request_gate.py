@@ -245,6 +245,17 @@ def test_answered_requests_reach_the_models_logs(
         ]
 
 
+def test_logs_of_one_model_are_set_without_those_of_others() -> None:
+    """Also before it is asked; a model that is forgotten has none."""
+    gate, log = RequestGate(), KeptLog()
+    known = gate.model("known")
+    gate.set_logs({"known": (log,), "new": (log,)})
+    gate.set_logs({"known": ()})
+    assert (known.logs, gate.model("new").logs) == ((), (log,))
+    gate.retain(["known"])
+    assert gate.model("new").logs == ()
+
+
 def test_a_logged_message_is_not_given_to_the_model() -> None:
     """Only who needs the request no more lets a model write to its memory."""
     desk, log = Desk(), KeptLog()

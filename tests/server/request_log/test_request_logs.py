@@ -86,7 +86,7 @@ class Logged:
     def num_logged(self, *settings: LoggingConfig) -> int:
         """Logs one request of model m under the settings."""
         for each in self.update(m=settings).get("m", ()):
-            each.log("Predict", "m", 3, "serving_default", lambda: (b"", b""))
+            each.log("Predict", "m", 3, "serving_default", 0, lambda: (b"", b""))
         return len(self.records())
 
 
@@ -112,7 +112,12 @@ def test_a_record_holds_the_exchange_and_who_answered(make: Make) -> None:
     logged = make()
     (log,) = logged.update(m=[SOME])["m"]
     log.log(
-        "Predict", "m", 3, "s", lambda: (memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
+        "Predict",
+        "m",
+        3,
+        "s",
+        0,
+        lambda: (memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00"),
     )
     (record,) = logged.records()
     entry = prediction_log_pb2.PredictionLog.FromString(record)
@@ -138,7 +143,7 @@ def test_every_method_has_its_kind(make: Make, method: str, kind: str) -> None:
     """What an RPC's records are called is upstream's."""
     logged = make()
     (log,) = logged.update(m=[ALL])["m"]
-    log.log(method, "m", 3, "s", lambda: (b"", b""))
+    log.log(method, "m", 3, "s", 0, lambda: (b"", b""))
     entry = prediction_log_pb2.PredictionLog.FromString(logged.records()[0])
     assert entry.WhichOneof("log_type") == kind
 
@@ -148,7 +153,7 @@ def test_only_samples_are_logged(make: Make) -> None:
     logged = make(0.49, 0.5, 0.99, 0.0)
     (log,) = logged.update(m=[SOME])["m"]
     for _ in range(4):
-        log.log("Predict", "m", 3, "s", lambda: (b"", b""))
+        log.log("Predict", "m", 3, "s", 0, lambda: (b"", b""))
     assert len(logged.records()) == 2
 
 
@@ -206,7 +211,7 @@ def test_models_log_apart(make: Make) -> None:
     """
     logged = make()
     logs = logged.update(a=[ALL], b=[SOME])
-    logs["a"][0].log("Predict", "a", 1, "s", lambda: (b"", b""))
+    logs["a"][0].log("Predict", "a", 1, "s", 0, lambda: (b"", b""))
     assert (len(logged.records("a")), len(logged.records("b"))) == (1, 0)
 
 

@@ -73,6 +73,7 @@ class Admission:
                         servable.name,
                         servable.version,
                         self.signature_name,
+                        len(call.message),
                         partial(record, answer),
                     )
             stats = self.stats

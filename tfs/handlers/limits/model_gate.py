@@ -47,9 +47,13 @@ class RequestLog(Protocol):
         model: str,
         version: int,
         signature: str,
+        num_bytes: int,
         record: Record,
     ) -> None:
-        """Samples one answered request; copies what it keeps of a record that it makes."""
+        """Samples one answered request; copies what it keeps of a record that it makes.
+
+        ``num_bytes`` is how long the request was as it came.
+        """
         ...
 
 

@@ -141,11 +141,13 @@ class RequestGate:
             found.logs = self._logs.get(name, ())
         return found
 
-    def set_logs(self, logs: dict[str, tuple[RequestLog, ...]]) -> None:
-        """Sets where the models' requests are logged."""
-        self._logs = logs
-        for name, model in self._models.items():
-            model.logs = logs.get(name, ())
+    def set_logs(self, logs: Mapping[str, tuple[RequestLog, ...]]) -> None:
+        """Sets where the requests of these models are logged; of others, nothing changes."""
+        self._logs.update(logs)
+        for name, each in logs.items():
+            model = self._models.get(name)
+            if model is not None:
+                model.logs = each
 
     def figures(
         self, name: str, version: int
@@ -166,6 +168,7 @@ class RequestGate:
 
     def retain(self, names: Collection[str]) -> None:
         """Forgets models that are not among ``names``, and their counters."""
+        self._logs = {name: each for name, each in self._logs.items() if name in names}
         gone = [name for name in self._models if name not in names]
         for name in gone:
             self._models.pop(name).is_forgotten = True

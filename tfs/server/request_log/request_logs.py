@@ -252,6 +252,7 @@ class SampledLog:
         model: str,
         version: int,
         signature: str,
+        num_bytes: int,
         record: Record,
     ) -> None:
         """Samples a request; copies it, because it belongs to the transport."""
