@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +13,7 @@ from managers.caching_manager import CachingManager, PathPrefixLoaderFactory
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData
+from managers.versions.version import LoaderData, Version
 from tests.managers.environment import POOLS, Pools, executor
 from tests.threads import run_together
 from tfs.core.errors import (
@@ -351,6 +352,30 @@ def test_a_load_that_ends_after_the_look_is_found(
     monkeypatch.setattr(ServingMap, "acquire_version", lambda _, *to: slow_look(*to))
     assert world.value(ServableRequest.specific("a", 1)) == 1
     assert len(world.factory.made) == 1
+    assert world.manager.close()
+
+
+def test_a_load_that_ends_while_somebody_joins_it_is_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for a load that nobody has begun."""
+    world = World(POOLS[0])
+    world.factory.load_errors = [InvalidArgument("bad")]
+    looks: Iterator[bool] = itertools.repeat(False)
+    settled = vars(Version)["is_settled"].fget
+    monkeypatch.setattr(
+        Version,
+        "is_settled",
+        property(lambda version: next(looks, True) and settled(version)),
+    )
+    request = ServableRequest.specific("a", 1)
+    with pytest.raises(DeadlineExceeded):
+        world.manager.acquire(request, world.clock.now())
+    looks = iter([False])  # it ends after the next look
+    with pytest.raises(InvalidArgument, match="bad"):
+        world.manager.acquire(request, world.clock.now())
+    assert world.manager.num_loading == 0
+    assert world.value(request) == 1
     assert world.manager.close()
 
 
