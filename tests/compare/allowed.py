@@ -90,7 +90,8 @@ ALLOWED: Final = (
         r"tfs .* --json",
         r'"quarantined": false|^[+-] +("signatures": \[\]|"code_digest": ""|\]),?$'
         r'|"num_warmup_requests": 0|"waiting": ""|"notes": \[\]|"residency": "ALWAYS"'
-        r'|"request_s": 0',
+        r'|"request_s": 0|"skew": ""|"example_error": ""|"excluded_versions": \[\]'
+        r'|"version_labels": {}|"model_platform": ""|^[+-] +},?$',
         "models and versions have fields more, so a comma more before them",
     ),
     Allowed(
@@ -122,6 +123,11 @@ ALLOWED: Final = (
         r"tfs config validate .*",
         r"^\+ note: empty: base path \S+ holds no version$",
         "base paths that lead nowhere are noted",
+    ),
+    Allowed(
+        r"models",
+        r"^\+ (revision|newest): ",
+        "a list of models says of which state it is",
     ),
     Allowed(
         r"rollback ended",
