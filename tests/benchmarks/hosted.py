@@ -157,8 +157,7 @@ def measure_registered(report: Report, effort: Effort) -> None:
             write_version(path, 2)
             begun_s = time.monotonic()
             fleet.ask("AddVersion", pb.AddVersionRequest(model=name, version=2))
-            while fleet.answering_version(name) != 2:
-                time.sleep(0.01)
+            fleet.wait_for_version(name, 2)
             routed_s.append(time.monotonic() - begun_s)
         changed_s = [
             fleet.route_change_s(f"new{each}") for each in range(effort.versions)

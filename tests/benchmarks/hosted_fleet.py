@@ -250,6 +250,18 @@ class LocalFleet:
             predict: Any = channel.unary_unary(PREDICT, None, None)
             return version_of(predict(request(model), timeout=ANSWER_S))
 
+    def wait_for_version(self, model: str, version: int) -> None:
+        """Blocks until a version answers.
+
+        Raises:
+            TimeoutError: it has not in time.
+        """
+        deadline_s = time.monotonic() + ANSWER_S
+        while self.answering_version(model) != version:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{model}/{version} does not answer")
+            time.sleep(0.01)
+
     def route_change_s(self, model: str) -> float:
         """Adds a model; returns how long after its first server the router has it."""
         server = self.folder / "f" / "jobs" / "local" / "0" / "grpc.sock"

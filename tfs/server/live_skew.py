@@ -256,8 +256,10 @@ class LiveSkew:
         with self._lock:
             watch.has_news = False
             values = watch.inputs.values()
-        watch.limits = self._limits(watch.name)
-        watch.skew = InputSkew.measured(watch.limits, watch.recorded, values)
+        limits = self._limits(watch.name)
+        found = InputSkew.measured(limits, watch.recorded, values)
+        with self._lock:
+            watch.limits, watch.skew = limits, found
         if watches:
             self._submit(partial(self._measure, watches))
 
