@@ -177,6 +177,20 @@ def test_a_job_has_as_many_replicas_as_it_should(runtime: Runtime) -> None:
     assert len(addresses) == 1
 
 
+def test_a_job_may_have_no_replica_and_gets_one_again(runtime: Runtime) -> None:
+    """One of Temp without models starts nothing, and drains what it had."""
+    none = replace(SPEC, num_replicas=0)
+    runtime.made.ensure(none)
+    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.until(lambda: runtime.is_running(1))
+    runtime.made.ensure(none)
+    runtime.until(lambda: runtime.notes(0) == ["started", "drained"])
+    assert runtime.made.replicas("job") == []
+    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.until(lambda: runtime.is_running(1))
+    assert runtime.notes(0) == ["started", "drained", "started"]
+
+
 def test_a_replica_that_dies_comes_back_where_it_was(runtime: Runtime) -> None:
     """At once, under the same address; nothing happens to its neighbour."""
     runtime.made.ensure(SPEC)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -112,6 +113,22 @@ def test_a_job_is_scaled_and_its_pods_have_names(
     api.settle()
     until(lambda: all(each.is_running for each in jobs.replicas("digits")))
     assert {each.split()[1] for each in api.asked} == {PATH}
+
+
+def test_a_job_may_have_no_pod_and_gets_one_again(
+    api: Api, jobs: KubernetesJobs
+) -> None:
+    """One of Temp without models is still the fleet's: it is looked at, and scaled up."""
+    jobs.ensure(replace(SPEC, num_replicas=0))
+    until(lambda: api.wanted == 0)
+    api.settle()
+    until(lambda: not jobs.jobs())
+    assert jobs.replicas("digits") == []
+    jobs.ensure(replace(SPEC, num_replicas=1))
+    until(lambda: api.wanted == 1)
+    api.settle()
+    until(lambda: all(each.is_running for each in jobs.replicas("digits")))
+    assert list(jobs.jobs()) == ["digits"]
 
 
 def test_a_job_that_is_removed_has_no_pods_and_is_forgotten(
