@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import threading
@@ -70,6 +71,10 @@ class Up:
         patient = threading.Event()
         while len(self.servers()) != num:
             assert not patient.wait(0.05)
+
+    def num_answering(self, model: str) -> int:
+        found = json.loads(self.hosted("status", "--json"))
+        return int(found["sightings"]["models"][model]["answering"])
 
     def hosted(self, *words: str) -> str:
         code, printed = run_command("hosted", *words, f"--controller={self.control}")
@@ -143,7 +148,7 @@ def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
     with SteadyLoad(up.router, "scale", RATE) as load:
         load.wait_for(100)
         up.hosted("scale", "scale", "--replicas=3")
-        up.wait_for_servers(3)
+        assert up.num_answering("scale") == 3, "the command waits for them"
         load.wait_for(300)
         up.hosted("scale", "scale", "--replicas=1")
         up.wait_for_servers(1)

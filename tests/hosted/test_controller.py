@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,27 @@ def test_a_request_is_answered_when_it_is_in_force(api: Api) -> None:
     )
     api.see(a=serves(1))
     assert len(answers) == 1
+
+
+def test_servers_that_are_asked_for_are_waited_for(api: Api) -> None:
+    """Also those that are started for it; until then it says so."""
+    api.state.change(
+        edits.put_job(replace(server("a", 100 * MIB), max_replicas=3, min_replicas=1))
+    )
+    api.state.change(edits.drain_job("b", force=True))
+    api.add_model(hints=pb.Hints(min_replicas=1, max_replicas=3))
+    answers = api.ask(
+        pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=2)), "scaled"
+    )
+    seen = {"m": ModelSighting({"a": serves(2), "a2": serves(2)})}
+    api.state.note(seen, {"a": JobSighting(("a",))})
+    api.controller.take(api.state.read())
+    assert not answers
+    op = api.controller.op(pb.GetOpRequest(request_id="scaled"))
+    assert op.waits_for == "1 of 2 servers"
+    api.state.note({}, {"a": JobSighting(("a", "a2"))})
+    api.controller.take(api.state.read())
+    assert answers
 
 
 @pytest.mark.parametrize("by_deadline", [True, False])

@@ -272,6 +272,7 @@ def _op(request_id: str, done: Committed, notes: Sequence[str]) -> pb.Op:
 def _waiting(state: Snapshot, done: Committed) -> Waiting:
     if done.model:
         found = state.fleet.models.get(done.model)
-        is_later = found is not None and found.generation > done.generation > 0
-        return model_waits_for(state, done.model, None if is_later else done.version)
+        if found is not None and found.generation > done.generation > 0:
+            return model_waits_for(state, done.model)
+        return model_waits_for(state, done.model, done.version, done.num_servers)
     return job_waits_for(state, done.job)

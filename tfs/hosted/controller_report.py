@@ -29,13 +29,16 @@ class Waiting:
     is_stuck: bool = False
 
 
-def model_waits_for(state: Snapshot, name: str, version: int | None = None) -> Waiting:
+def model_waits_for(
+    state: Snapshot, name: str, version: int | None = None, num_servers: int = 0
+) -> Waiting:
     """Returns what a model waits for, on the servers that answer; pure.
 
     Args:
         state: The fleet.
         name: The model; one that is not in the fleet waits to be gone.
         version: A version that is to be available as well.
+        num_servers: How many servers are to answer for it.
 
     """
     model = state.fleet.models.get(name)
@@ -53,9 +56,10 @@ def model_waits_for(state: Snapshot, name: str, version: int | None = None) -> W
         return Waiting("a serving job that has room for it", is_stuck=True)
     traffic = read_config(model).traffic
     jobs = [state.fleet.jobs[job] for job in placed]
-    silent = []
+    silent, num_answering = [], 0
     for job in jobs:
         answering = state.jobs_seen.get(job.name, JobSighting()).answering
+        num_answering += len(answering)
         if not answering and not job.is_down:
             silent.append(job.name)
         for address in answering:
@@ -65,7 +69,10 @@ def model_waits_for(state: Snapshot, name: str, version: int | None = None) -> W
                 said = f"{what} on {address}" + (f": {problem}" if problem else "")
                 is_stuck = bool(problem) and bool(there.generation) and not there.coming
                 return Waiting(said, is_stuck)
-    return Waiting(f"{silent[0]} to answer" if silent else "")
+    if silent:
+        return Waiting(f"{silent[0]} to answer")
+    missing = num_servers - num_answering
+    return Waiting(f"{missing} of {num_servers} servers" if missing > 0 else "")
 
 
 def job_waits_for(state: Snapshot, name: str) -> Waiting:

@@ -265,7 +265,8 @@ def _set_hints(asked: pb.SetHintsRequest) -> Edit:
             cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
         )
 
-    return update_model(asked.model, changed, "set-hints")
+    edit = update_model(asked.model, changed, "set-hints")
+    return replace(edit, num_servers=hints.min_replicas)
 
 
 def _refused(request: Any, error: ServingError) -> Edit:

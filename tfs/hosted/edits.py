@@ -154,7 +154,8 @@ def add_model(model: HostedModel) -> Edit:
                 return alone
         return _complete(fleet, after)
 
-    return Edit(f"add-model {model.name}", apply, model=model.name)
+    asked = 0 if model.copies_by_default else model.min_replicas
+    return Edit(f"add-model {model.name}", apply, model=model.name, num_servers=asked)
 
 
 def update_model(

@@ -26,6 +26,7 @@ from tfs.core.errors import (
 )
 from tfs.hosted.fleet import (
     Fleet,
+    fields_of,
     model_row,
 )
 from tfs.hosted.fleet_copy import FleetCopy
@@ -59,6 +60,7 @@ class Edit:
         model: The model it is about; empty if it is about a job.
         job: The job it is about; empty if it is about a model.
         version: The version of the model that it is about.
+        num_servers: On how many servers it asks for the model to be, at least.
         notes: What whoever asked for it should know besides.
 
     """
@@ -68,6 +70,7 @@ class Edit:
     model: str = ""
     job: str = ""
     version: int | None = None
+    num_servers: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -98,6 +101,7 @@ class Committed:
         version: The version it is about.
         revision: The revision it made, or the last one if there was nothing to change.
         generation: The generation of its model or job since then; 0 if that is gone.
+        num_servers: On how many servers it asked for the model to be.
 
     """
 
@@ -107,6 +111,7 @@ class Committed:
     version: int | None = None
     revision: int = 0
     generation: int = 0
+    num_servers: int = 0
 
 
 class FleetState:
@@ -217,9 +222,9 @@ class FleetState:
                 edit.version,
                 after.revision,
                 _generation(after.fleet, edit),
+                edit.num_servers,
             )
-            form = [done.why, done.model, done.job, done.version]
-            _remember(transaction, request, [*form, done.revision, done.generation])
+            _remember(transaction, request, list(fields_of(done).values()))
             return done, after
 
         outcome, after = self.store.transact(run)
