@@ -172,17 +172,19 @@ class _Room:
 
     def put(self, model: HostedModel) -> None:
         """Takes what a model needs."""
-        taken = self._taken_by(model)
-        self.free_bytes -= taken
-        self.free_cpus -= model.cpus
+        taken = model.memory_bytes
         if model.is_on_demand:
+            taken = self._taken_by(model)
             self.num_on_demand += 1
             self.shared_bytes += taken
+        self.free_bytes -= taken
+        self.free_cpus -= model.cpus
 
     def _taken_by(self, model: HostedModel) -> int:
+        taken = model.memory_bytes
         if model.is_on_demand:
-            return max(model.memory_bytes - self.shared_bytes, 0)
-        return model.memory_bytes
+            taken -= self.shared_bytes
+        return taken if taken > 0 else 0
 
 
 def _largest_first(
@@ -249,7 +251,8 @@ class _Packing:
         for index, job in enumerate(at):
             if job in self._rooms:
                 self._rooms[job].put(model)
-                self._pair(job, at[:index])
+                if index:
+                    self._pair(job, at[:index])
 
     def fill(self, preferred: Mapping[str, tuple[str, ...]]) -> None:
         """Places what is missing: the first copy of all models, then the second of any."""

@@ -7,6 +7,7 @@ idempotent, like aspired versions. One call of each kind is under way to a serve
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
+_QUICK_S: Final = 0.2
 
 
 class JobClient(Protocol):
@@ -77,6 +79,7 @@ class _Server:
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
+    rests_until_s: float = -math.inf
 
 
 class Servers:
@@ -142,6 +145,9 @@ class Servers:
     ) -> None:
         """Tells a server what it is to serve, unless that is what it was told last.
 
+        One that took long, because it has thousands of models, is left as long to serve;
+        a later call tells it.
+
         Args:
             address: The server.
             wanted: What it is to be told.
@@ -150,7 +156,8 @@ class Servers:
 
         """
         server = self._servers[address]
-        if server.is_told or server.told == wanted:
+        is_resting = self._clock.now() < server.rests_until_s
+        if server.is_told or is_resting or server.told == wanted:
             return
         server.is_told = True
         message = request(server.told is None)
@@ -216,6 +223,7 @@ class Servers:
         try:
             if self._is_gone(address, server) or not may_tell():
                 return
+            begun_s = self._clock.now()
             try:
                 self._client.aspire(address, message)
             except ServingError as error:
@@ -223,6 +231,9 @@ class Servers:
                 return
             finally:
                 self._close_if_gone(address, server)
+            ended_s = self._clock.now()
+            if ended_s - begun_s > _QUICK_S:
+                server.rests_until_s = 2 * ended_s - begun_s
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()

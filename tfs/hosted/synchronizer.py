@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -37,9 +37,12 @@ from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.load_following import Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
 from tfs.hosted.servers import JobClient, Servers, Told
-from tfs.hosted.sighting_table import SightingTable
+from tfs.hosted.sighting_table import Configs, SightingTable
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Lease
+from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
+    ModelServerConfig,
+)
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,9 @@ log = logging.getLogger(__name__)
 _LEARN_EVERY_S: Final = 30.0
 _LEASE: Final = "synchronizer"
 _LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
+# For so long after a change its effects are looked for more often.
+_STIR_S: Final = 5.0
+_SOON_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +141,12 @@ class Synchronizer:
         # otherwise since.
         self._noted: Mapping[str, ModelSighting] = {}
         self._unnoted: set[str] = set()
-        # Guards the next two; notified when one of them is set. Leaf.
+        # What servers were told last, and as a message: replicas are told the same.
+        self._listed: tuple[Configs, ModelServerConfig] = {}, ModelServerConfig()
+        # Guards the next three; notified when one of them is set. Leaf.
         self._changed = threading.Condition()
         self._is_nudged = False
+        self._stirs_until_s = clock.now()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -152,6 +161,7 @@ class Synchronizer:
         """Has the next look begin now, because something changed; never blocks."""
         with self._changed:
             self._is_nudged = True
+            self._stirs_until_s = self._clock.now() + _STIR_S
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -267,7 +277,7 @@ class Synchronizer:
                 self._change(edits.rest_job(job_name))
 
     def _message(
-        self, fleet: Fleet, names: Collection[str], is_first: bool
+        self, fleet: Fleet, configs: Configs, is_first: bool
     ) -> admin_service_pb2.AspireRequest:
         self._num_told += 1
         request = admin_service_pb2.AspireRequest(
@@ -278,12 +288,17 @@ class Synchronizer:
                 revision=self._last.revision if self._last else 0,
                 sequence=self._num_told,
             ),
-            num_models=len(names),
+            num_models=len(configs),
             take_over=self._options.take_over and is_first,
         )
-        listed = request.config.model_config_list
-        listed.SetInParent()
-        listed.config.extend(read_config(fleet.models[each]) for each in sorted(names))
+        if self._listed[0] is not configs:
+            message = ModelServerConfig()
+            message.model_config_list.SetInParent()
+            message.model_config_list.config.extend(
+                read_config(fleet.models[each]) for each in sorted(configs)
+            )
+            self._listed = configs, message
+        request.config.CopyFrom(self._listed[1])
         return request
 
     def _note(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
@@ -345,9 +360,10 @@ class Synchronizer:
                 while self._clock.now() < rests_until_s and not self._stopping:
                     self._clock.wait(self._changed, rests_until_s)
                 if not (self._stopping or self._is_nudged):
-                    self._clock.wait(
-                        self._changed, self._clock.now() + self._options.look_s
-                    )
+                    now_s, pause_s = self._clock.now(), self._options.look_s
+                    if now_s < self._stirs_until_s:
+                        pause_s = min(pause_s, _SOON_S)
+                    self._clock.wait(self._changed, now_s + pause_s)
                 self._is_nudged = False
                 if self._stopping:
                     return

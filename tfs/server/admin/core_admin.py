@@ -335,7 +335,6 @@ class CoreAdmin:
                 Origin.FLEET,
                 f"message {request.claim.sequence} of {request.claim.name}",
                 keep,
-                deadline_s=self._clock.now(),  # models load for as long as it takes
             )
 
         def keep(outcome: ConfigOutcome) -> None:

@@ -132,8 +132,7 @@ class ServerReports:
         for name in names:
             require_configured(running, name)
         if not names:
-            models = running.effective.models
-            looks = {name: self._look(running, name) for name in models}
+            looks = self._looks(running)
             changes = self._history.changes(looks, since)
             # These have figures, which change all the time.
             loaded = [name for name, look in looks.items() if look is _LOADED]
@@ -150,18 +149,25 @@ class ServerReports:
             newest=changes.newest,
         )
 
-    def _look(self, running: RunningConfig, name: str) -> object:
-        """Returns what differs when the report of a model does."""
-        outlook = self._core.residency.outlook(name)
-        if outlook is None:
-            return _LOADED
-        return (
-            running.effective.models[name],
-            name in running.active,
-            running.why_inactive.get(name),
-            outlook,
-            self._core.sources.problem(name),
-        )
+    def _looks(self, running: RunningConfig) -> dict[str, object]:
+        """Returns what differs when the report of a model does, for each."""
+        outlook_of = self._core.residency.outlook
+        problems, active = self._core.sources.source.problems(), running.active
+        looks: dict[str, object] = {}
+        for name, settings in running.effective.models.items():
+            outlook = outlook_of(name)
+            looks[name] = (
+                _LOADED
+                if outlook is None
+                else (
+                    settings,
+                    name in active,
+                    running.why_inactive.get(name),
+                    outlook,
+                    problems.get(name),
+                )
+            )
+        return looks
 
     def _refusal_notes(self) -> list[str]:
         refusal = self._core.config.refusal

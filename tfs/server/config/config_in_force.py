@@ -206,7 +206,9 @@ class ConfigInForce:
                         "them there, with tfs hosted"
                     )
                 check_kind_change(message)
-                settings, errors = read_models(message, self._platforms)
+                settings, errors = read_models(
+                    message, self._platforms, running.base.config
+                )
                 if errors:
                     refuse(all_of(errors), _wrong(errors, running))
                     return
@@ -334,8 +336,10 @@ class ConfigInForce:
         That is for all models, and for everything that follows for changed ones. Or else
         only for those that are new or have not settled since they were (who asks again is
         not to be told that they answer), and those of which no version answers, because
-        the change may correct them.
+        the change may correct them. For none if a fleet speaks, which asks how all fare.
         """
+        if origin is Origin.FLEET:
+            return Waiter(on_done, frozenset(), (), is_base=True)
         moved = [each for each in changed if each.change == pb.ModelOutcome.CHANGED]
         names = models = frozenset(new.effective.models)
         waited = frozenset(each.model for each in moved)

@@ -155,13 +155,17 @@ def all_of(errors: Mapping[str, ServingError]) -> ServingError:
 
 
 def read_models(
-    message: Message, platforms: Collection[str] | None = None
+    message: Message,
+    platforms: Collection[str] | None = None,
+    before: ServerConfig | None = None,
 ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
     """Returns the settings of every valid model, and what is wrong with the others.
 
     Args:
         message: The config.
         platforms: Names of the existing platforms; None does not check that.
+        before: A config in force; the settings of what it says as well are its own
+            objects, because few of ten thousand models change at a time.
 
     Raises:
         InvalidArgument: It is not a list of models.
@@ -179,6 +183,8 @@ def read_models(
         )
     models: dict[str, ModelSettings] = {}
     errors: dict[str, ServingError] = {}
+    listed = before.message.model_config_list.config if before else ()
+    known = {each.name: each for each in listed}
     for model in message.model_config_list.config:
         name = model.name
         try:
@@ -186,6 +192,9 @@ def read_models(
                 raise InvalidArgument(
                     f"Illegal to list model {name} multiple times in config list"
                 )
+            if before is not None and known.get(name) == model:
+                models[name] = before.models[name]
+                continue
             models[name] = read_model(model)
             if platforms is not None:
                 check_platform(models[name], platforms)
