@@ -57,8 +57,9 @@ def page() -> str:
 
 
 def _row(flag: Flag, default: object) -> str:
-    if flag.name.endswith("_micros") and isinstance(default, float):
-        default = int(default * 1e6)
+    for unit, per_second in (("_micros", 1e6), ("_in_ms", 1e3)):
+        if flag.name.endswith(unit) and isinstance(default, float):
+            default = int(default * per_second)
     what = re.sub(r" \(default [^()]*\)$", "", flag.help).replace("|", "&#124;")
     return f"| `--{flag.name}` | {_shown(default)} | {what} |\n"
 

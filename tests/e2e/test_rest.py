@@ -182,7 +182,7 @@ def test_the_command_says_what_went_wrong_over_http(
     [
         ("application/x-npy", b"abc", "no .npy file"),
         ("application/x-npy", b"\x93NUMPY\x01\x00\x05\x00{]", "no readable head"),
-        ("application/msgpack", b"\xc1", "MessagePack parse error"),
+        ("application/msgpack", b"\xc1", "MessagePack parse error: malformed"),
         ("application/msgpack", b"\x01", "no map"),
         (
             "application/msgpack",
@@ -256,7 +256,7 @@ def test_status_and_metadata(rest: Rest) -> None:
             "/v1/models/scale:predict",
             {"instances": [[1, 2]], "signature_name": "other"},
             400,
-            'Serving signature key "other" not found',
+            'Serving signature name: "other" not found in signature def',
         ),
         ("/v1/models/scale:predict", {"instances": ["x"]}, 400, "not of expected type"),
         (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
 
+from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.served import PREDICT, OneModel
 from tfs.core.call import MethodKind
 from tfs.core.dtype import BOOL
@@ -25,16 +27,27 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.handlers import health
 from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.health import (
     HealthHandler,
 )
-from tfs.handlers.message_limits import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
+from tfs.handlers.message_limits import (
+    CONFIG_BYTES,
+    NAMES_BYTES,
+    QUESTION_BYTES,
+    JsonRoom,
+)
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler
+from tfs.handlers.oip.rest import OipRestHandler
+from tfs.handlers.oip.service import OipService, oip_methods
 from tfs.handlers.operating.admin import admin_methods
 from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import OpenStreams, ReflectionHandler
+from tfs.handlers.request_bursts import RequestBursts
+from tfs.handlers.rest.handler import status_reply
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
@@ -116,6 +129,33 @@ def test_status_shows_every_version_with_its_error() -> None:
         (each.version, each.state, each.status.error_code, each.status.error_message)
         for each in response.model_version_status
     ] == [(2, 50, 15, "torn"), (1, 30, 0, "")]
+
+
+def test_over_http_reasons_name_no_paths() -> None:
+    """Whoever reaches the port may read them, and pages of other hosts with CORS."""
+    backend = FakeBackend()
+    backend.why = "base path /models/m does not exist"
+    message = bytes(status(backend, "m").message)
+    absent = FakeHttpCall("GET", "/v1/models/m")
+    ModelStatusHandler(backend)(TranslatedCall(absent, message, status_reply))
+    assert absent.error().message.endswith(": base path … does not exist")
+    torn = DataLoss("/models/m/1 is torn")
+    backend.states = [ServableState(ServableId("m", 1), ManagerState.END, torn)]
+    call: Any = FakeHttpCall("GET", "/v1/models/m")
+    ModelStatusHandler(backend)(TranslatedCall(call, message, status_reply))
+    (shown,) = call.document["model_version_status"]
+    assert shown["status"]["error_message"] == "… is torn"
+    index: Any = FakeHttpCall("POST", "/v2/repository/index")
+    models: Any = SimpleNamespace(names=lambda: "mn")
+    service = OipService(models, backend, backend, models, AdminAccess(), "")
+    predict = PredictHandler(models)
+    methods = {each.path: each for each in oip_methods(service, predict, DecodePool())}
+    oip = OipRestHandler(methods, JsonRoom(1), float, RequestBursts(predict))
+    oip(index)
+    assert [each["reason"] for each in index.document] == [
+        "… is torn",
+        "base path … does not exist",
+    ]
 
 
 def test_status_of_nothing_is_not_found_with_the_reason() -> None:

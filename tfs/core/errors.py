@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -276,6 +277,17 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     )
     wrapped.__cause__ = error
     return wrapped
+
+
+# A slash within a word is none of a path: "digits/3", "and/or".
+_PATH: Final = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^\s'\",;)]*[^\s'\",;:)]|(?<![\w.])/[^\s'\",;:)]+"
+)
+
+
+def without_paths(text: str) -> str:
+    """Returns a text with an ellipsis for each path and each URL: for anybody to read."""
+    return _PATH.sub("…", text)
 
 
 _TRACEBACK, _CAUSE, _CONTEXT = (

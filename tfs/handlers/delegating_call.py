@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from tfs.core.call import Call, Metadata, Peer
-from tfs.core.errors import ServingError
+from tfs.core.errors import ServingError, without_paths
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import CancelToken
 
@@ -69,7 +70,7 @@ class DelegatingCall(Generic[C]):
 
 
 class TranslatedCall(DelegatingCall[HttpCall]):
-    """An HTTP request that a handler of gRPC answers.
+    """An HTTP request that a handler of gRPC answers; its errors name no paths.
 
     Args:
         call: The request.
@@ -88,3 +89,8 @@ class TranslatedCall(DelegatingCall[HttpCall]):
 
     def reply(self, message: bytes) -> None:
         self._call.respond(self._answer(message))
+
+    def fail(self, error: ServingError) -> None:
+        shown = copy.copy(error)
+        shown.message = without_paths(error.message)
+        self._call.fail(shown)

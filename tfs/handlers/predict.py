@@ -38,6 +38,8 @@ Asked: TypeAlias = tuple[Mapping[str, TensorView], tuple[str, ...]]
 ReadInputs: TypeAlias = Callable[[Signature], Asked]
 """Returns what a request asks of a signature."""
 
+FindSignature: TypeAlias = Callable[[Servable, str], Signature]
+
 _MAX_PLANS: Final = 4096
 
 
@@ -150,6 +152,8 @@ class PredictHandler:
         read_inputs: ReadInputs,
         writer: ReplyWriter,
         client_id: bytes | None = None,
+        *,
+        find: FindSignature = find_signature,
     ) -> None:
         """Starts a request that was not sent as a PredictRequest.
 
@@ -161,12 +165,13 @@ class PredictHandler:
                 What it raises fails the call.
             writer: Encodes the outputs.
             client_id: What the caller calls itself.
+            find: Returns the signature of a name; what it raises fails the call.
 
         """
         begin_trace(call, PREDICT)
         if self._gate.enter(call, PREDICT):
             begun_s = self._gate.now()
-            self._start(call, begun_s, spec, read_inputs, writer, client_id)
+            self._start(call, begun_s, spec, read_inputs, writer, client_id, find)
 
     def _start(
         self,
@@ -176,6 +181,7 @@ class PredictHandler:
         read_inputs: ReadInputs,
         writer: ReplyWriter,
         client_id: bytes | None,
+        find: FindSignature = find_signature,
     ) -> None:
         handle: ServableHandle[Servable] | None = None
         stats: RequestStats | None = None
@@ -190,7 +196,7 @@ class PredictHandler:
             servable_id = handle.id
             model = gate.model(servable_id.name)
             name = spec.signature_name or DEFAULT_SIGNATURE
-            signature = find_signature(servable, name)
+            signature = find(servable, name)
             stats = model.stats_of(PREDICT, servable_id.version, name, signature)
             if stats.answer_bytes and not call.take_room(
                 stats.answer_bytes, is_answer=True
@@ -213,7 +219,7 @@ class PredictHandler:
             absent.then(
                 call,
                 lambda: self._start(
-                    call, begun_s, spec, read_inputs, writer, client_id
+                    call, begun_s, spec, read_inputs, writer, client_id, find
                 ),
                 lambda error: gate.refuse(call, error, PREDICT, begun_s),
             )

@@ -5,6 +5,7 @@ Most cases are those of TensorFlow Serving's util/json_tensor_test.cc, named in 
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 
@@ -119,6 +120,22 @@ def test_strings_are_text_or_base64() -> None:
     assert read({"instances": named}, texts) == {"x": strings((2,), b"a", b"b")}
 
 
+def test_base64_may_be_broken_into_lines() -> None:
+    """As encoders for mail do, and TensorFlow Serving takes."""
+    encoded = base64.encodebytes(bytes(range(256))).decode()
+    view = read({"inputs": [{"b64": encoded}]}, signature(x="string"))["x"]
+    assert view.strings == (bytes(range(256)),)
+
+
+def test_a_row_by_itself_keeps_its_number_for_errors() -> None:
+    """It says which row of the request is wrong."""
+    for of, rows in ((ONE, [1, "x"]), (TWO, [{"a": 1, "b": 2}, {"a": 1}])):
+        good, bad = PredictBody.parse(json.dumps({"instances": rows}).encode()).rows()
+        good.read(of)
+        with pytest.raises(InvalidArgument, match="process element: 1 of"):
+            bad.read(of)
+
+
 def test_signature_is_named_beside_the_values() -> None:
     """Other keys of a request are ignored (SingleUnnamedTensorWithSignature)."""
     body = PredictBody.parse(b'{"signature_name": "s", "inputs": 1, "more": {}}')
@@ -173,7 +190,7 @@ def test_types_that_tensorflow_serving_has_no_json_for() -> None:
     ("body", "of", "message"),
     [
         (b"", ONE, "JSON Parse error: The document is empty"),
-        (b"  ", ONE, "JSON Parse error: The document is empty at offset: 2"),
+        (b"  ", ONE, "JSON Parse error: The document is empty. at offset: 2"),
         (b"{", ONE, "JSON Parse error: Missing a name for object member. at offset: 1"),
         (b"instances = [1]", ONE, "JSON Parse error: Invalid value. at offset: 0"),
         (b"\xff", ONE, "JSON Parse error: Invalid encoding"),
@@ -238,6 +255,7 @@ def test_types_that_tensorflow_serving_has_no_json_for() -> None:
         ({"inputs": [True, 2]}, signature(x="int64"), "Type: True is not of expected"),
         ({"inputs": [1]}, signature(x="string"), "not of expected type: string"),
         ({"inputs": [{"b64": "a!"}]}, signature(x="string"), "Unable to base64 decode"),
+        (b'{"inputs": ["\t"]}', ONE, "Invalid encoding in string. at offset: 13"),
         ({"inputs": [{"b64": 1}]}, signature(x="string"), "for base64 data"),
         (b'{"inputs": ["\\ud800"]}', signature(x="string"), "half of a surrogate pair"),
         ({"inputs": [1, 2, 3]}, signature(x="complex64"), "list of two numbers"),

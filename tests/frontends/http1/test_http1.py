@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import threading
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -143,7 +144,19 @@ def test_bodies_may_be_compressed_either_way() -> None:
         assert client.getresponse().read() == b"POST / short"
         client.request("POST", "/", text, {"Accept-Encoding": "gzip;q=0"})
         assert client.getresponse().read() == b"POST / " + text
+        # Triton's client can send it.
+        client.request(
+            "POST", "/", zlib.compress(text), {"Content-Encoding": "deflate"}
+        )
+        assert client.getresponse().read() == b"POST / " + text
         client.close()
+
+
+def test_a_target_may_be_a_whole_url() -> None:
+    """As clients of a proxy send it, and every server must take (RFC 9112, 3.2.2)."""
+    with Rig() as rig:
+        answer = rig.ask(b"GET http://h:1/a/b?c HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"GET /a/b ")
 
 
 def post(head: str, body: bytes = b"") -> bytes:

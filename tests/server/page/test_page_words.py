@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tfs.core.errors import without_paths
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page.charts import bars, latency_lines, merged, moving, quantile
@@ -14,7 +15,6 @@ from tfs.server.page.words import (
     share,
     size,
     state_of,
-    without_paths,
 )
 
 

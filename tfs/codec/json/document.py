@@ -87,7 +87,7 @@ def _parse_leniently(body: bytes) -> Value:
         value, _ = _LENIENT.raw_decode(text, start)
     except json.JSONDecodeError as error:
         if start == len(text):
-            what = "The document is empty"
+            what = "The document is empty."
         else:
             what = _RAPIDJSON_WORDS.get(error.msg, f"{error.msg}.")
         raise InvalidArgument(
@@ -137,6 +137,7 @@ _RAPIDJSON_WORDS: Final = {
     "member.",
     "Expecting ':' delimiter": "Missing a colon after a name of object member.",
     "Unterminated string starting at": "Missing a closing quotation mark in string.",
+    "Invalid control character at": "Invalid encoding in string.",
     "Invalid \\escape": "Invalid escape character in string.",
     "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
 }

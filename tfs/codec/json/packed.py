@@ -40,7 +40,8 @@ def parse_msgpack(body: Buffer) -> PredictBody:
     try:
         document = msgpack.unpackb(body, strict_map_key=True)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise InvalidArgument(f"MessagePack parse error: {error}") from None
+        why = str(error) or "malformed, or nested too deep"
+        raise InvalidArgument(f"MessagePack parse error: {why}") from None
     if type(document) is not dict:
         raise InvalidArgument("the MessagePack document is no map")
     for key in (INPUTS, INSTANCES):

@@ -59,6 +59,7 @@ class PredictBody:
         layout: The layout of the request, and so of its reply.
         values: What stands under the layout's key.
         may_have_bools: Whether ``true`` or ``false`` occurs anywhere.
+        first_row: The number of the first row, for errors.
 
     """
 
@@ -66,6 +67,7 @@ class PredictBody:
     layout: Layout
     values: Value
     may_have_bools: bool
+    first_row: int = 0
 
     @classmethod
     def parse(cls, body: Buffer) -> PredictBody:
@@ -124,7 +126,10 @@ class PredictBody:
             raise InvalidArgument(
                 f"results per item need '{INSTANCES}' with a list of rows"
             )
-        return [replace(self, values=[row]) for row in self.values]
+        return [
+            replace(self, values=[row], first_row=index)
+            for index, row in enumerate(self.values)
+        ]
 
     def read(self, signature: Signature) -> dict[str, TensorView]:
         """Returns the inputs, by the dtypes of a signature; shapes are as sent.
@@ -173,7 +178,7 @@ class PredictBody:
     def _named_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
         rows = self.values
         keys = specs.keys()
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows, self.first_row):
             if type(row) is not dict or is_bytes(row):
                 raise InvalidArgument(
                     f"Expecting object but got list at item {index} of input list"
@@ -213,7 +218,7 @@ class PredictBody:
         """Raises the error of the first row that is at fault by itself, or by its shape."""
         key = f" key: {name}" if named else ""
         shape: tuple[int, ...] | None = None
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows, self.first_row):
             if not named and type(row) is dict and not is_bytes(row):
                 raise InvalidArgument(
                     f"Expecting value/list but got object at item {index} of input list"

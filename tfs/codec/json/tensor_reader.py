@@ -230,7 +230,7 @@ def bytes_of(value: Value) -> bytes:
         raise InvalidArgument(
             f"JSON Value: {shown(value)} not formatted correctly for base64 data"
         )
-    text = value[BYTES_KEY]
+    text = "".join(value[BYTES_KEY].split())  # encoders break lines
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):

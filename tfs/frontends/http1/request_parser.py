@@ -84,6 +84,8 @@ class RequestHead:
         keeps_alive: bool,
     ) -> None:
         self.verb = verb
+        if "://" in target[:8]:  # in absolute form, as clients of a proxy send it
+            target = f"/{target.partition('://')[2].partition('/')[2]}"
         self.path, _, self.query = target.partition("?")
         self.headers = headers
         self.minor = minor
@@ -112,6 +114,7 @@ _ENCODINGS: Final = {
     "identity": Encoding.IDENTITY,
     "gzip": Encoding.GZIP,
     "x-gzip": Encoding.GZIP,
+    "deflate": Encoding.DEFLATE,
 }
 
 

@@ -236,7 +236,7 @@ class HttpSession:
             raise BadRequestError(413, self._too_long())
         if head.encoding is None:
             raise BadRequestError(
-                415, "this content-encoding is not offered; send gzip or none"
+                415, "this content-encoding is not offered; send gzip, deflate or none"
             )
         if length is not None and length >= LONG_BYTES:
             self._admit(call, length)
@@ -287,7 +287,7 @@ class HttpSession:
         call.message = body
         if not call.keeps_alive:
             self._is_last = True
-        if call.head.encoding is Encoding.GZIP:
+        if call.head.encoding is not Encoding.IDENTITY:
             self._unpack(call)
         elif call.ticket is None or call.ticket.is_admitted:
             self._shared.arrived.append(call)
@@ -374,7 +374,7 @@ class HttpSession:
             shared.executor,
             shared.loop,
             call.message,
-            Encoding.GZIP,
+            call.head.encoding or Encoding.IDENTITY,
             most,
             lambda: call.is_finished,
             admit,

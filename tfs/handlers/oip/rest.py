@@ -16,7 +16,13 @@ from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.infer_json import InferBody
 from tfs.codec.oip.infer_view import read_version
 from tfs.core.call import Handler, MethodTable
-from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
+from tfs.core.errors import (
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unimplemented,
+    without_paths,
+)
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
@@ -162,6 +168,8 @@ class OipRestHandler:
                     document = {"name": names["name"], **document}
             elif method == "RepositoryIndex":
                 document = document["models"]
+                for each in document:
+                    each["reason"] = without_paths(each["reason"])
             return HttpReply((orjson.dumps(document),), status)
 
         self._handlers[method](

@@ -29,9 +29,17 @@ from tfs.codec.model_spec import ModelSpec, fill_model_spec
 from tfs.codec.predict_request import read_predict_request
 from tfs.codec.predict_response import Answerer
 from tfs.core.call import Handler, MethodTable
-from tfs.core.errors import Code, FailedPrecondition, ServingError, Unimplemented
+from tfs.core.errors import (
+    Code,
+    FailedPrecondition,
+    InvalidArgument,
+    InvalidItems,
+    ServingError,
+    Unimplemented,
+    without_paths,
+)
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.core.servable import Tensors
+from tfs.core.servable import Servable, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
@@ -169,6 +177,7 @@ class RestHandler:
                 lambda _: (view.inputs, view.output_filter),
                 FormedReplies(wanted, Layout.COLUMNS),
                 view.client_id,
+                find=_signature_of,
             )
             return
         if form is Form.JSON and not self._room.take(call, len(call.message)):
@@ -193,7 +202,8 @@ class RestHandler:
                 )
             return inputs, ()
 
-        self._predict.start(call, spec, read, FormedReplies(wanted, body.layout))
+        replies = FormedReplies(wanted, body.layout)
+        self._predict.start(call, spec, read, replies, find=_signature_of)
 
     def _answer_examples(
         self, call: HttpCall, action: Action, model: ModelSpec
@@ -240,6 +250,8 @@ _INDENT: Final = 1
 def status_reply(response: bytes) -> HttpReply:
     """Returns the answer for a serialized ``GetModelStatusResponse``."""
     message = get_model_status_pb2.GetModelStatusResponse.FromString(response)
+    for each in message.model_version_status:
+        each.status.error_message = without_paths(each.status.error_message)
     return HttpReply((_json(message),))
 
 
@@ -284,7 +296,19 @@ def answer_per_item(
             spec,
             lambda signature, row=row: (row.read(signature), ()),  # type: ignore[misc]
             _ROWS,
+            find=_signature_of,
         )
+
+
+def _signature_of(servable: Servable, name: str) -> Signature:
+    """Returns a signature; an unknown one is refused in the words that REST has for it."""
+    try:
+        return servable.signatures[name]
+    except KeyError:
+        raise InvalidArgument(
+            f'Serving signature name: "{name}" not found in signature def. '
+            f"{servable.id.slashed} has {', '.join(sorted(servable.signatures))}"
+        ) from None
 
 
 _OF_ROWS = (Code.INVALID_ARGUMENT, Code.INTERNAL)
@@ -326,6 +350,8 @@ class _RowCall(DelegatingCall[HttpCall]):
         self._gathering.put(self._index, message)
 
     def fail(self, error: ServingError) -> None:
+        if isinstance(error, InvalidItems):
+            error = error.after(self._index)
         if error.code in _OF_ROWS:
             self._gathering.put(self._index, dump({"error": error.message}))
         else:

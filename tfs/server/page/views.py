@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.clock import Clock
-from tfs.core.errors import Code, ServingError
+from tfs.core.errors import Code, ServingError, without_paths
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.handlers.operating.admin import Admin
@@ -29,7 +29,6 @@ from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.running_config import RunningConfig, require_configured
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
-from tfs.server.page import words
 from tfs.server.page.charts import merged
 from tfs.server.page.recent_events import RecentEvents
 
@@ -191,7 +190,7 @@ class Views:
             "server": self._reports.server(),
             "notes": self._reports.notes() if is_operator else (),
             "now_s": self._clock.wall_s(),
-            "clean": str if is_operator else words.without_paths,
+            "clean": str if is_operator else without_paths,
         }
 
     def _row(self, running: RunningConfig, name: str) -> View:

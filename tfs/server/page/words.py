@@ -1,30 +1,19 @@
-"""Times, sizes and states in words, and texts without paths."""
+"""Times, sizes and states in words."""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Final
 
 from tfs.core.servable_state import ServableState
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-# A slash within a word is none of a path: "digits/3", "and/or".
-_PATH: Final = re.compile(
-    r"[a-z][a-z0-9+.-]*://[^\s'\",;)]*[^\s'\",;:)]|(?<![\w.])/[^\s'\",;:)]+"
-)
-
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 State = get_model_status_pb2.ModelVersionStatus.State
 GOOD, BUSY, BAD, PAST = "good", "busy", "bad", "past"
-
-
-def without_paths(text: str) -> str:
-    """Returns a text with an ellipsis for each path and each URL."""
-    return _PATH.sub("…", text)
 
 
 def ago(then_s: float, now_s: float) -> str:
