@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Final, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import grpc
 import grpc.aio
 
-from tfs.client import requests
 from tfs.client.arguments import (
     DEFAULT_TIMEOUT_S,
     call_timeout_s,
@@ -21,19 +21,28 @@ from tfs.client.arguments import (
     default_timeout_s,
 )
 from tfs.client.call_errors import Attempts, RetryPolicy, read_error
-from tfs.client.requests import Features, Rpc, Target, read_reply
-from tfs.client.results import (
-    Classification,
-    ModelMetadata,
-    Prediction,
-    Regression,
-    VersionStatus,
-)
+from tfs.client.client import Client
+from tfs.client.requests import Rpc, read_reply
 from tfs.core.errors import Cancelled
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _CLOSE_S: Final = 5.0
+
+
+def _awaited(
+    call: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """Returns a call of ``Client`` that is awaited: what it does is up to ``_call``."""
+    calls: Any = call
+
+    @functools.wraps(call)
+    async def awaited(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await calls(client, *args, **kwargs)
+        return result
+
+    return awaited
 
 
 class AsyncClient:
@@ -80,118 +89,12 @@ class AsyncClient:
         self._pauses: set[asyncio.Future[None]] = set()  # pauses between attempts
         self._closed = False
 
-    async def predict(
-        self,
-        model: str,
-        inputs: Mapping[str, object],
-        *,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str = "",
-        outputs: Sequence[str] = (),
-        routing_key: str | bytes = "",
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> Prediction:
-        """Returns the model's outputs for ``inputs`` (arrays or nested lists by name).
-
-        Args:
-            model: The model's name.
-            inputs: Dimension 0 of each is the batch, as a rule. Dtypes numpy lacks are
-                sent as :class:`tfs.client.Typed`.
-            version: Ask exactly this version.
-            label: Ask the version this label means.
-            signature: Other than the default one.
-            outputs: Only these; empty means all.
-            routing_key: Stands for the caller while a canary answers a share of the
-                callers: the same key always gets the same version. If empty, each call
-                is assigned at random.
-            timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether the call may be repeated even if it may have been computed
-                already.
-
-        """
-        target = Target(model, version, label, signature)
-        return await self._call(
-            requests.predict(target, inputs, outputs, routing_key),
-            timeout_s,
-            idempotent,
-        )
-
-    async def classify(
-        self,
-        model: str,
-        examples: Sequence[Features],
-        *,
-        context: Features | None = None,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str = "",
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> Classification:
-        """Returns the classes of each example; ``context`` holds common features."""
-        target = Target(model, version, label, signature)
-        return await self._call(
-            requests.classify(target, examples, context), timeout_s, idempotent
-        )
-
-    async def regress(
-        self,
-        model: str,
-        examples: Sequence[Features],
-        *,
-        context: Features | None = None,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str = "",
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> Regression:
-        """Returns one value for each example; ``context`` holds common features."""
-        target = Target(model, version, label, signature)
-        return await self._call(
-            requests.regress(target, examples, context), timeout_s, idempotent
-        )
-
-    async def metadata(
-        self,
-        model: str,
-        *,
-        version: int | None = None,
-        label: str | None = None,
-        timeout_s: float | None = None,
-    ) -> ModelMetadata:
-        """Returns the signatures of a version."""
-        target = Target(model, version, label)
-        return await self._call(requests.metadata(target), timeout_s, True)
-
-    async def status(
-        self, model: str, *, version: int | None = None, timeout_s: float | None = None
-    ) -> Sequence[VersionStatus]:
-        """Returns the state of every version of a model, newest first."""
-        target = Target(model, version)
-        return await self._call(requests.status(target), timeout_s, True)
-
-    async def send(
-        self,
-        method: str,
-        message: bytes,
-        *,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> bytes:
-        """Returns the serialized reply to a serialized request.
-
-        Args:
-            method: The RPC's path.
-            message: The request message of the method.
-            timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether the call may be repeated even if it may have been computed
-                already.
-
-        """
-        return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
+    predict = _awaited(Client.predict)
+    classify = _awaited(Client.classify)
+    regress = _awaited(Client.regress)
+    metadata = _awaited(Client.metadata)
+    status = _awaited(Client.status)
+    send = _awaited(Client.send)
 
     async def close(self) -> None:
         """Closes the channels of all loops; calls in flight fail (Cancelled). Idempotent.

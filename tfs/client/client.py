@@ -1,9 +1,8 @@
 """The blocking client: TensorFlow Serving's inference API, typed, without tensorflow.
 
 What is asked and how replies are read is in ``requests``, when to repeat a call in
-``retry``: both are shared with :class:`tfs.client.aio.AsyncClient`. The two classes
-have the same calls, word for word, so that type checkers and editors show them in full;
-a test compares them.
+``call_errors``. :class:`tfs.client.aio.AsyncClient` has the same calls: they do no more
+than to say what is asked, and each client has a ``_call`` of its own.
 """
 
 from __future__ import annotations
