@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from dataclasses import dataclass
 
@@ -16,7 +17,9 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
     Unknown,
+    chain_of,
     forget_frames,
+    is_out_of_threads,
     serving_error,
 )
 
@@ -110,3 +113,32 @@ def test_frames_of_errors_that_refuse_attributes_are_dropped() -> None:
     assert fault.__cause__.__traceback__ is not None
     forget_frames(fault)
     assert fault.__cause__.__traceback__ is None
+
+
+def test_a_cause_counts_before_what_was_being_handled() -> None:
+    """Who raised an error from another one says what led to it."""
+    error, cause, context = ValueError("e"), ValueError("cause"), ValueError("context")
+    error.__context__ = context
+    assert list(chain_of(error)) == [error, context]
+    error.__cause__ = cause
+    assert list(chain_of(error)) == [error, cause]
+
+
+def test_a_circle_of_causes_ends() -> None:
+    """A model's errors may be linked in any way; looking through them must not hang."""
+    error, cause = ValueError("e"), ValueError("cause")
+    error.__cause__, cause.__cause__ = cause, error
+    assert set(chain_of(error)) == {error, cause}
+    assert not is_out_of_threads(error)
+
+
+def test_a_refused_thread_is_known_by_whatever_came_of_it() -> None:
+    """What ends a start is often the clean-up after it."""
+    refused = RuntimeError("can't start new thread")
+    later = RuntimeError("cannot join thread before it is started")
+    later.__context__ = refused
+    assert is_out_of_threads(refused)
+    assert is_out_of_threads(later)
+    assert is_out_of_threads(BlockingIOError(errno.EAGAIN, "fork"))
+    assert not is_out_of_threads(RuntimeError("no such model"))
+    assert not is_out_of_threads(FileNotFoundError(errno.ENOENT, "gone"))

@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.batching.gate import Gate
 from tests.runtime.part_callers import Callers, wait_for_waiting
+from tfs.core.batch.request_scope import request_scope
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -19,7 +20,6 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.executor import ThreadExecutor
-from tfs.core.request_scope import request_scope
 from tfs.core.servable import CancelToken
 from tfs.runtime.batched import BatchedPart, batched
 from tfs.testing.fake_clock import FakeClock

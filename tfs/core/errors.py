@@ -8,9 +8,10 @@ the state of a failed version carries one. docs/errors.md says which kind means 
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 
@@ -254,6 +255,9 @@ BY_CODE: Final[dict[Code, type[ServingError]]] = {
 }
 
 
+_NO_THREAD: Final = "can't start new thread"  # in the words of CPython's _thread
+
+
 def serving_error(error: BaseException, context: str) -> ServingError:
     """Returns ``error`` as a ``ServingError``.
 
@@ -265,7 +269,7 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     if isinstance(error, ServingError):
         return error
     wrapped: ServingError
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         # Imported here because it is rarely needed.
         from tfs.core.system.thread_limit import thread_limits
 
@@ -319,3 +323,25 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # a model's own error class may do anything
         return ""
+
+
+_MOST_ERRORS: Final = 10  # a chain may be a circle: anybody can set an error's cause
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and those that led to it, the nearest first; ten at most."""
+    each: BaseException | None = error
+    for _ in range(_MOST_ERRORS):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Whether ``error``, or what led to it, is a thread or process that was refused."""
+    return any(
+        (isinstance(each, RuntimeError) and _NO_THREAD in str(each))
+        or (isinstance(each, OSError) and each.errno == errno.EAGAIN)
+        for each in chain_of(error)
+    )

@@ -37,9 +37,9 @@ from typing import Any, Final
 
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.request_scope import CURRENT
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
-from tfs.core.request_scope import CURRENT
 from tfs.core.servable import CancelToken
 from tfs.runtime.guest.layered.batched_values import (
     appended,

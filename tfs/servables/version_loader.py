@@ -18,7 +18,6 @@ from typing import Final
 
 from batching.cost_table import CostTable
 from tfs.core.errors import FailedPrecondition, ServingError, Unavailable
-from tfs.core.example_inputs import check_examples
 from tfs.core.loader import Loader
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.resources import (
@@ -32,6 +31,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.version.model_profile import ModelProfile
 from tfs.core.version_directory import (
+    check_examples,
     check_payload,
     is_committed,
     read_manifest,

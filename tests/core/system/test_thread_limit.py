@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import resource
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.core.written_groups import written_groups
 from tfs.core.errors import Code, serving_error
 from tfs.core.system import thread_limit
-from tfs.core.system.thread_limit import is_out_of_threads, thread_limits
+from tfs.core.system.thread_limit import thread_limits
 
 REFUSED = RuntimeError("can't start new thread")
 
@@ -24,17 +23,6 @@ def limits(monkeypatch: pytest.MonkeyPatch, **soft: int) -> None:
         "getrlimit",
         lambda kind: (numbers.get(kind, resource.RLIM_INFINITY), -1),
     )
-
-
-def test_a_refused_thread_is_known_by_whatever_came_of_it() -> None:
-    """What ends a start is often the clean-up after it."""
-    later = RuntimeError("cannot join thread before it is started")
-    later.__context__ = REFUSED
-    assert is_out_of_threads(REFUSED)
-    assert is_out_of_threads(later)
-    assert is_out_of_threads(BlockingIOError(errno.EAGAIN, "fork"))
-    assert not is_out_of_threads(RuntimeError("no such model"))
-    assert not is_out_of_threads(FileNotFoundError(errno.ENOENT, "gone"))
 
 
 @pytest.mark.parametrize(

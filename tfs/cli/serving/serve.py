@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import Subparsers
 from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
-from tfs.core.errors import ResourceExhausted
+from tfs.core.errors import ResourceExhausted, is_out_of_threads
 from tfs.core.system.line_output import LineOutput
 from tfs.core.system.log_lines import log_to_stderr
-from tfs.core.system.thread_limit import is_out_of_threads, thread_limits
+from tfs.core.system.thread_limit import thread_limits
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions

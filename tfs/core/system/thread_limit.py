@@ -6,24 +6,10 @@ group, and says of neither which limit it was that refused one: ``can't start ne
 
 from __future__ import annotations
 
-import errno
 import resource
 from pathlib import Path
-from typing import Final
 
-from tfs.core.error_chain import chain_of
 from tfs.core.system.control_groups import GROUPS, PROC, group_folders
-
-_WORDS: Final = "can't start new thread"  # of CPython's _thread
-
-
-def is_out_of_threads(error: BaseException) -> bool:
-    """Whether ``error``, or what led to it, is a thread or process that was refused."""
-    return any(
-        (isinstance(each, RuntimeError) and _WORDS in str(each))
-        or (isinstance(each, OSError) and each.errno == errno.EAGAIN)
-        for each in chain_of(error)
-    )
 
 
 def thread_limits(proc: Path = PROC, groups: Path = GROUPS) -> str:

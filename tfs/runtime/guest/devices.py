@@ -15,8 +15,7 @@ from typing import Final
 
 import torch
 
-from tfs.core.error_chain import chain_of
-from tfs.core.errors import FailedPrecondition, text_of
+from tfs.core.errors import FailedPrecondition, chain_of, text_of
 from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.worker_options import LOST_DEVICE
 

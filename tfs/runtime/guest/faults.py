@@ -18,8 +18,7 @@ from typing import Final
 
 import torch
 
-from tfs.core.error_chain import chain_of
-from tfs.core.errors import text_of
+from tfs.core.errors import chain_of, text_of
 from tfs.runtime.guest.own_process import random_repeats
 
 _MISSING_OPERATOR: Final = re.compile(

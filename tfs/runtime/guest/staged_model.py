@@ -16,11 +16,11 @@ import torch
 from tfs.core.batch.batch_task import Cancellation
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError, forget_frames
-from tfs.core.example_inputs import read_example
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_example
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.layered.auto import Auto, AutoStatus
 from tfs.runtime.guest.layered.batched_values import describe

@@ -31,13 +31,12 @@ from typing import Any, Final
 import torch
 
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.example_inputs import read_example
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import Manifest
-from tfs.core.version_directory import read_manifest
+from tfs.core.version_directory import read_example, read_manifest
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource

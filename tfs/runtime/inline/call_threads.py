@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import torch
 
+from tfs.core.batch.request_scope import request_scope
 from tfs.core.clock import Clock, join_by
 from tfs.core.errors import ServingError
-from tfs.core.request_scope import request_scope
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.current_span import current_span

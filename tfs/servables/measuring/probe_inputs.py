@@ -20,9 +20,9 @@ from tfs.core.dtype import (
     DType,
 )
 from tfs.core.errors import ServingError
-from tfs.core.example_inputs import read_example
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView, concatenate
+from tfs.core.version_directory import read_example
 from tfs.servables.joining.tensor_join import cut_inner, element, fill_inner, mask_of
 
 FREE_SIZE: Final = 32

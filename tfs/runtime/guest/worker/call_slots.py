@@ -16,6 +16,7 @@ from typing import Final
 
 import torch
 
+from tfs.core.batch.request_scope import request_scope
 from tfs.core.errors import (
     BY_CODE,
     Code,
@@ -24,7 +25,6 @@ from tfs.core.errors import (
     forget_frames,
     serving_error,
 )
-from tfs.core.request_scope import request_scope
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.devices import leave_if_device_is_lost
 from tfs.runtime.guest.faults import is_out_of_memory
