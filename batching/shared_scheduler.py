@@ -109,7 +109,13 @@ class SharedBatchScheduler:
         costs = CostTable() if costs is None else costs
         if policy.window is not None:
             window = DeadlineWindow(policy.window, costs, options.max_batch_rows)
-        queue = BatchQueue(options, split=split, join=join, window=window, stats=stats)
+        queue = BatchQueue(
+            options,
+            split=split,
+            join=join,
+            window=window,
+            stats=QueueStats() if stats is None else stats,
+        )
         learns = bool(policy.window or options.allowed_rows or costs)
         sizes = BatchSizes(queue, policy.padding, costs, learns=learns)
         queue.scheduler = self

@@ -16,15 +16,25 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Generic, cast
 
 from tfs.core.batch.batch_queue_options import (
+    NEVER,
+    NOW,
     BatchQueueOptions,
     LowPriority,
     Mixing,
     Window,
 )
-from tfs.core.batch.batch_task import Join, Split, SplitTask, Task, TaskT
+from tfs.core.batch.batch_task import (
+    Join,
+    Split,
+    SplitTask,
+    Task,
+    TaskT,
+    finish_splits,
+)
 from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.errors import (
     DeadlineExceeded,
@@ -33,14 +43,13 @@ from tfs.core.errors import (
     Unavailable,
 )
 
-_NEVER = math.inf
-_NOW = -math.inf
 # While other tasks wait, tasks of low priority that have aged begin one batch in so many.
 # (When they began every batch, a stream of them that was more than the device computes
 # aged all of them, and high priority waited behind the whole queue.)
 _AGED_EVERY = 4
 
 
+@dataclass(slots=True, eq=False)
 class BatchQueue(Generic[TaskT]):
     """Tasks that wait to be computed together. Confined to one thread.
 
@@ -81,115 +90,72 @@ class BatchQueue(Generic[TaskT]):
 
     """
 
-    __slots__ = (
-        "_closed",
-        "_join",
-        "_low",
-        "_low_rows",
-        "_max_batch_rows",
-        "_max_low_rows",
-        "_max_rows",
-        "_max_task_rows",
-        "_may_split",
-        "_num_high_first",
-        "_num_skipped_sweeps",
-        "_split",
-        "closing",
-        "credit_s",
-        "in_ring",
-        "is_aside",
-        "is_failing",
-        "is_greedy",
-        "is_plain",
-        "learn",
-        "long_batch_s",
-        "max_in_flight",
-        "next_deadline_s",
-        "next_sweep_s",
-        "note_burst",
-        "num_begun",
-        "num_in_flight",
-        "num_rows",
-        "on_drained",
-        "options",
-        "padded",
-        "quantum_s",
-        "retries",
-        "room_of",
-        "round_index",
-        "rows_counts",
-        "run",
-        "s_per_row",
-        "scheduler",
-        "stats",
-        "tasks",
-        "timeout_s",
-        "timer_s",
-        "window",
+    options: BatchQueueOptions
+    _: KW_ONLY
+    split: InitVar[Split[TaskT] | None] = None
+    join: InitVar[Join[TaskT] | None] = None
+    window: Window | None = None
+    stats: QueueStats = field(default_factory=QueueStats)
+    num_rows: int = field(default=0, init=False)
+    # Lists, of which whole slices are taken: mostly all there is.
+    tasks: list[TaskT] = field(default_factory=list, init=False)
+    num_begun: int = field(default=0, init=False)
+    next_deadline_s: float = field(default=NEVER, init=False)
+    timeout_s: float = field(init=False)
+    retries: deque[tuple[list[TaskT], float]] = field(default_factory=deque, init=False)
+    is_failing: bool = field(default=False, init=False)
+    is_plain: bool = field(default=False, init=False)
+    num_in_flight: int = field(default=0, init=False)
+    closing: bool = field(default=False, init=False)
+    padded: Sequence[int] = field(default=(), init=False)
+    s_per_row: float = field(default=0.0, init=False)
+    rows_counts: list[int] = field(init=False)
+    _low: list[TaskT] = field(default_factory=list, init=False)
+    _low_rows: int = field(default=0, init=False)
+    _closed: bool = field(default=False, init=False)
+    _num_skipped_sweeps: int = field(default=0, init=False)
+    # Batches since an aged task began one.
+    _num_high_first: int = field(default=_AGED_EVERY, init=False)
+    _split: Split[TaskT] | None = field(init=False)
+    _join: Join[TaskT] | None = field(init=False)
+    _max_batch_rows: int = field(init=False)
+    _max_task_rows: int = field(init=False)
+    _max_rows: int = field(init=False)
+    _max_low_rows: int = field(init=False)
+    # The scheduler's, which sets the first of them when the queue is added to it.
+    scheduler: Any = field(init=False)
+    run: Callable[[Any], None] = field(init=False)
+    learn: Callable[[Sequence[TaskT], int, int, float], None] = field(init=False)
+    room_of: Callable[[int], int | None] | None = field(init=False)
+    note_burst: Callable[[Sequence[Task], Sequence[Task], float], float] | None = field(
+        init=False
     )
+    is_greedy: bool = field(init=False)
+    max_in_flight: int = field(init=False)
+    quantum_s: float = field(init=False)
+    credit_s: float = field(init=False)
+    round_index: int = field(init=False)
+    on_drained: Callable[[], None] | None = field(default=None, init=False)
+    in_ring: bool = field(default=False, init=False)  # there, aside, or due later
+    is_aside: bool = field(default=False, init=False)
+    timer_s: float = field(default=NEVER, init=False)
+    next_sweep_s: float = field(default=0.0, init=False)
+    long_batch_s: float = field(default=0.0, init=False)
 
-    # Set by the scheduler when the queue is added to it.
-    scheduler: Any
-    run: Callable[[Any], None]
-    learn: Callable[[Sequence[TaskT], int, int, float], None]
-    room_of: Callable[[int], int | None] | None
-    note_burst: Callable[[Sequence[Task], Sequence[Task], float], float] | None
-    is_greedy: bool
-    max_in_flight: int
-    quantum_s: float
-    credit_s: float
-    round_index: int
-
-    def __init__(
-        self,
-        options: BatchQueueOptions,
-        *,
-        split: Split[TaskT] | None = None,
-        join: Join[TaskT] | None = None,
-        window: Window | None = None,
-        stats: QueueStats | None = None,
+    def __post_init__(
+        self, split: Split[TaskT] | None, join: Join[TaskT] | None
     ) -> None:
+        options, low = self.options, self.options.low
         if options.splits and (split is None or join is None):
             raise InvalidArgument(f"{options.name}: splitting needs split and join")
-        self.options = options
+        self._split, self._join = split, join
         self.timeout_s = options.timeout_s
-        self.window = window
-        self.num_rows = 0
-        self.next_deadline_s = _NEVER
-        self._may_split = options.splits
-        self._split = split
-        self._join = join
         self._max_batch_rows = options.max_batch_rows
         self._max_task_rows = options.task_rows_limit
         self._max_rows = options.rows_limit
-        low = options.low
-        self._max_low_rows = self._max_rows
-        if low is not None and low.max_rows is not None:
-            self._max_low_rows = low.max_rows
-        # Lists, of which whole slices are taken: mostly all there is.
-        self.tasks: list[TaskT] = []
-        self._low: list[TaskT] = []
-        self._low_rows = 0
-        self.num_begun = 0
-        self._closed = False
-        self.s_per_row = 0.0
-        self._num_skipped_sweeps = 0
-        self._num_high_first = _AGED_EVERY  # batches since an aged task began one
-        self.retries: deque[tuple[list[TaskT], float]] = deque()
-        self.is_failing = False
-        self.is_plain = False
-        self.num_in_flight = 0
-        self.closing = False
-        self.on_drained: Callable[[], None] | None = None
-        self.in_ring = False  # in the ring, aside, or due in a later round
-        self.is_aside = False
-        self.timer_s = _NEVER
-        self.next_sweep_s = 0.0
-        self.long_batch_s = 0.0
-        self.stats = QueueStats() if stats is None else stats
+        self._max_low_rows = (low and low.max_rows) or self._max_rows
         self.stats.make_room(options.max_batch_rows)
         self.rows_counts = self.stats.rows_counts
-        self.padded: Sequence[int] = ()
 
     # -- filling ----------------------------------------------------------------
 
@@ -321,7 +287,7 @@ class BatchQueue(Generic[TaskT]):
         """
         due_s = self._window_end_s
         deadline_s = self.next_deadline_s
-        if deadline_s == _NEVER or due_s == _NOW:
+        if deadline_s == NEVER or due_s == NOW:
             return due_s
         compute_s = 2.0 * self.s_per_row * min(self.num_rows, self._max_batch_rows)
         # The way to the device and back takes time, too.
@@ -333,29 +299,20 @@ class BatchQueue(Generic[TaskT]):
         """When the next batch has to go, if it were not for deadlines."""
         if not self._low:
             if not self.tasks:
-                return _NEVER
+                return NEVER
             if self.num_rows >= self._max_batch_rows or self._closed:
-                return _NOW
+                return NOW
             return self.tasks[0].arrived_s + self.timeout_s
         if self._closed:
-            return _NOW
-        return self._due_with_low()
-
-    def _due_with_low(self) -> float:
-        low = cast(LowPriority, self.options.low)
-        came_s = self._low[0].arrived_s
-        low_s = came_s + low.timeout_s
-        aged_s = _NEVER
-        if low.ageing_s is not None:
-            aged_s = came_s + max(low.ageing_s, low.timeout_s)
-        high_rows = self.num_rows - self._low_rows
-        if not self.tasks:
-            return _NOW if self._low_rows >= self._max_batch_rows else low_s
-        high_s = self.tasks[0].arrived_s + self.timeout_s
-        if low.mixing is Mixing.MERGE:
-            full = self.num_rows >= self._max_batch_rows
-            return _NOW if full else min(high_s, low_s)
-        return _NOW if high_rows >= self._max_batch_rows else min(high_s, aged_s)
+            return NOW
+        high_s = self.tasks[0].arrived_s + self.timeout_s if self.tasks else NEVER
+        return cast(LowPriority, self.options.low).due_s(
+            self._low[0].arrived_s,
+            high_s,
+            self.num_rows - self._low_rows,
+            self._low_rows,
+            self._max_batch_rows,
+        )
 
     @property
     def is_low(self) -> bool:
@@ -367,13 +324,13 @@ class BatchQueue(Generic[TaskT]):
         """When the oldest task of low priority overtakes others; infinite means never."""
         low = self.options.low
         if low is None or low.ageing_s is None or not self._low:
-            return _NEVER
+            return NEVER
         return self._low[0].arrived_s + low.ageing_s
 
     @property
     def oldest_s(self) -> float:
         """When the task that has waited longest arrived; infinite if none waits."""
-        high_s = self.tasks[0].arrived_s if self.tasks else _NEVER
+        high_s = self.tasks[0].arrived_s if self.tasks else NEVER
         return min(high_s, self._low[0].arrived_s) if self._low else high_s
 
     def retry_after_s(self, num_rows: int = 1) -> float:
@@ -420,8 +377,8 @@ class BatchQueue(Generic[TaskT]):
                 if num <= room:
                     self.tasks = []
                     self.num_rows = 0
-                    self.next_deadline_s = _NEVER
-                    return tasks, num, tasks[0].arrived_s if tasks else _NEVER
+                    self.next_deadline_s = NEVER
+                    return tasks, num, tasks[0].arrived_s if tasks else NEVER
                 del tasks[:room]
                 self.num_rows = num - room
                 return batch, room, batch[0].arrived_s
@@ -435,9 +392,11 @@ class BatchQueue(Generic[TaskT]):
             self.num_rows -= room - left
         num_rows = room - left
         if self.num_begun:
-            num_rows -= self._finish_splits(batch)
+            num_ended, lost = finish_splits(batch)
+            self.num_begun -= num_ended
+            num_rows -= lost
         if not self.tasks and not self._low:
-            self.next_deadline_s = _NEVER
+            self.next_deadline_s = NEVER
         if dead:
             self.end_dead(dead)
         return batch, num_rows, oldest_s
@@ -508,7 +467,7 @@ class BatchQueue(Generic[TaskT]):
         for task in late:
             self._end(task, self._late_error("would have passed while computing"))
         num_rows = sum([task.num_rows for task in batch])
-        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
+        return batch, num_rows, min((t.arrived_s for t in batch), default=NEVER)
 
     @property
     def _has_large(self) -> bool:
@@ -612,7 +571,7 @@ class BatchQueue(Generic[TaskT]):
                 room -= rows
                 batch.append(task)
             else:
-                if room and self._may_split:
+                if room and self.options.splits:
                     part = self._split_at(tasks, num_seen, room)
                     if part is None:
                         continue  # its error is set: it leaves as dead
@@ -634,31 +593,10 @@ class BatchQueue(Generic[TaskT]):
             self.stats.num_split += 1
         return cast("TaskT | None", task.take(rows))
 
-    def _finish_splits(self, batch: list[TaskT]) -> int:
-        """Replaces split tasks that were popped whole by their last parts.
-
-        Returns how many rows dropped out of the batch because splitting failed.
-        """
-        lost = 0
-        for index in range(len(batch) - 1, -1, -1):
-            split: object = batch[index]
-            if not isinstance(split, SplitTask):
-                continue
-            self.num_begun -= 1
-            rows = split.num_rows
-            part = split.take(rows)
-            if part is None:
-                lost += rows
-                del batch[index]
-                split.on_done(split.error)
-            else:
-                batch[index] = cast(TaskT, part)
-        return lost
-
     def _keep(self, wanted: Callable[[TaskT], bool]) -> None:
         """Removes tasks that are not ``wanted``, without ending them."""
         self.num_rows = self._low_rows = 0
-        self.next_deadline_s = _NEVER
+        self.next_deadline_s = NEVER
         for tasks in (self.tasks, self._low):
             tasks[:] = [task for task in tasks if wanted(task)]
             for task in tasks:
@@ -695,4 +633,4 @@ class BatchQueue(Generic[TaskT]):
 
 
 def _deadline_of(task: Task) -> float:
-    return _NEVER if task.deadline_s is None else task.deadline_s
+    return NEVER if task.deadline_s is None else task.deadline_s

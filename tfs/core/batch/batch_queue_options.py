@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.core.batch.batch_task import Task, TaskT
 from tfs.core.errors import InvalidArgument
+
+NEVER: Final = math.inf
+NOW: Final = -math.inf
+"""Times at which a batch has to go."""
 
 
 class Mixing(enum.Enum):
@@ -61,6 +66,29 @@ class LowPriority:
             raise InvalidArgument(
                 f"low priority: ageing_s must be non-negative; was {self.ageing_s}"
             )
+
+    def due_s(
+        self, came_s: float, high_s: float, high_rows: int, low_rows: int, most: int
+    ) -> float:
+        """Returns when the next batch has to go while tasks of this class wait.
+
+        Args:
+            came_s: When the oldest of this class arrived.
+            high_s: When the oldest of high priority has waited for long enough.
+            high_rows: The rows of high priority that wait.
+            low_rows: Those of this class.
+            most: The rows of a full batch.
+
+        """
+        low_s = came_s + self.timeout_s
+        if not high_rows:
+            return NOW if low_rows >= most else low_s
+        if self.mixing is Mixing.MERGE:
+            return NOW if high_rows + low_rows >= most else min(high_s, low_s)
+        aged_s = NEVER
+        if self.ageing_s is not None:
+            aged_s = came_s + max(self.ageing_s, self.timeout_s)
+        return NOW if high_rows >= most else min(high_s, aged_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

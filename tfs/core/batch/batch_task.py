@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
 
@@ -168,6 +168,29 @@ class SplitTask:
         except Exception as error:
             outcome = _not_joined(error)
         self._task.on_done(outcome)
+
+
+def finish_splits(batch: list[TaskT]) -> tuple[int, int]:
+    """Replaces split tasks, of which no rows are left, by their last parts.
+
+    Returns how many there were, and how many rows dropped out of the batch because
+    splitting failed.
+    """
+    num_ended = lost = 0
+    for index in range(len(batch) - 1, -1, -1):
+        split: object = batch[index]
+        if not isinstance(split, SplitTask):
+            continue
+        num_ended += 1
+        rows = split.num_rows
+        part = split.take(rows)
+        if part is None:
+            lost += rows
+            del batch[index]
+            split.on_done(split.error)
+        else:
+            batch[index] = cast(TaskT, part)
+    return num_ended, lost
 
 
 def _not_joined(error: Exception) -> ServingError:
