@@ -38,7 +38,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.system.own_descriptors import OWN
-from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest
+from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, inside
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,10 @@ class VersionCache:
         """Copies a version next to its place and renames it into it."""
         if manifest is None:
             sizes = self._remote.file_sizes(url)
-            entries = {name: FileEntry(size, "") for name, size in sizes.items()}
+            try:
+                entries = {inside(n): FileEntry(size, "") for n, size in sizes.items()}
+            except ValueError as error:  # keys of objects are any text
+                raise DataLoss(f"{url}: {error}") from error
         else:
             text = manifest.decode(errors="replace")
             entries = dict(Manifest.from_json(text, url).files)

@@ -126,6 +126,17 @@ def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(
     assert (Path(first.path) / "table.csv").read_bytes() == b"a,b"
 
 
+def test_an_object_that_leads_out_of_its_version_is_not_copied(
+    cache: VersionCache, remote: FakeRemote, tmp_path: Path
+) -> None:
+    """Keys of objects are any text; a file of this machine is nobody's to write there."""
+    remote.files["s3://b/m/1/model.pt2"] = b"weights"
+    remote.files["s3://b/m/1/../../../evil"] = b"code"
+    with pytest.raises(DataLoss, match=r"s3://b/m/1: .*evil.* leaves the version"):
+        cache.fetch(StoragePath("s3://b/m/1", "some", "torch_export"))
+    assert not list(tmp_path.rglob("evil"))
+
+
 def test_equal_versions_share_a_copy(cache: VersionCache, remote: FakeRemote) -> None:
     """Whatever URL and store they come from, and only what differs is copied."""
     a = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"one", words_txt=b"same"))

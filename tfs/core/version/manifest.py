@@ -90,7 +90,7 @@ class Manifest:
             if form["format"] != FORMAT:
                 raise ValueError(f"format {form['format']!r} is not {FORMAT}")
             files = {
-                _inside(name): FileEntry(int(f["size_bytes"]), str(f["sha256"]))
+                inside(name): FileEntry(int(f["size_bytes"]), str(f["sha256"]))
                 for name, f in form["files"].items()
             }
             signatures = read_signatures(form["signatures"], where)
@@ -129,8 +129,13 @@ def read_signatures(form: object, where: str) -> dict[str, Signature]:
     }
 
 
-def _inside(name: str) -> str:
-    """Returns ``name`` if it stays inside the version directory."""
+def inside(name: str) -> str:
+    """Returns a file's name if it stays inside the version directory.
+
+    Raises:
+        ValueError: It leads out of it; names it.
+
+    """
     parts = name.split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"file name {name!r} leaves the version directory")
