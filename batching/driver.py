@@ -213,9 +213,6 @@ class BatchDriver:
             ServingError: The options cannot work.
 
         """
-        with self._changed:
-            if self._closed:
-                raise Unavailable("the batch driver is closed")
         options = options or BatchQueueOptions()
         runner = _FunctionRunner(function, self._executor, self.loop, options.name)
         made: Future[BatchQueue[ItemTask[ItemT, ResultT]]] = Future()
@@ -228,11 +225,14 @@ class BatchDriver:
             except ServingError as error:
                 made.set_exception(error)
 
-        # Once the loop's thread runs, the scheduler belongs to it.
-        if self._started and not self.loop.is_loop_thread:
-            self.loop.post(add)
-        else:
-            add()
+        with self._changed:
+            if self._closed:
+                raise Unavailable("the batch driver is closed")
+            # Once the loop's thread runs, the scheduler belongs to it.
+            if self._started and not self.loop.is_loop_thread:
+                self.loop.post(add)
+            else:
+                add()
         return DrivenQueue(self, made.result(_PATIENCE_S), timeout_s)
 
     def submit(

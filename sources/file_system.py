@@ -322,7 +322,10 @@ class FileSystemSource:
         for look in now.due:
             yield_to_loads()
             with self._turn:
-                self._list(now.servables[look.key], look)
+                # Another thread's step may have taken another configuration since.
+                servable = self._listed.get(look.key)
+                if servable is not None:
+                    self._list(servable, look)
         with self._turn:
             self._give_up_waiting()
             self._publish(now.number)

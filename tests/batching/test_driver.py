@@ -244,6 +244,31 @@ def test_a_closed_driver_takes_no_queue() -> None:
         driver.add_queue(squares)
 
 
+def added_while_closing() -> Exception:
+    """Adds queues until the driver is closed; returns what the last one was told."""
+    driver = BatchDriver().start()
+    may_close = threading.Event()
+    told: Future[Exception] = Future()
+
+    def add() -> None:
+        try:
+            while True:
+                driver.add_queue(squares)
+                may_close.set()
+        except Exception as error:
+            told.set_result(error)
+
+    threading.Thread(target=add, daemon=True).start()
+    assert may_close.wait(PATIENCE_S)
+    driver.close()
+    return told.result(PATIENCE_S)
+
+
+def test_a_queue_comes_before_the_end_or_not_at_all() -> None:
+    """Whoever adds one while the driver closes gets it, or is told so at once."""
+    assert {type(added_while_closing()) for _ in range(20)} == {Unavailable}
+
+
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
 def test_an_item_without_any_time_left_is_not_computed(timeout_s: float) -> None:
     """No time is not the same as no limit."""

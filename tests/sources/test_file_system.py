@@ -169,6 +169,25 @@ def test_a_removed_servable_gets_one_empty_set_at_once() -> None:
     assert w.poll() == []
 
 
+def test_what_is_removed_while_others_are_listed_is_not_aspired_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two threads may step a source without a thread: the newer configuration counts."""
+    w = world(monitor("a"), monitor("b"))
+    for name in ("a", "b"):
+        w.publish(1, name)
+    w.poll()
+
+    def reconfigure() -> None:
+        monkeypatch.setattr("sources.file_system.yield_to_loads", lambda: None)
+        w.source.update_config([monitor("a")])
+
+    w.publish(2, "b")
+    monkeypatch.setattr("sources.file_system.yield_to_loads", reconfigure)
+    assert w.poll() == [("b", [])]
+    assert w.poll() == []
+
+
 def test_a_changed_policy_takes_effect_at_once() -> None:
     """A rollback does not wait for the next poll.
 

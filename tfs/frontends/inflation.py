@@ -21,6 +21,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
     forget_frames,
+    serving_error,
 )
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
@@ -146,9 +147,9 @@ def _run_apart(
         outcome: T | ServingError
         try:
             outcome = work()
-        except ServingError as error:
-            forget_frames(error)  # its traceback would keep the message in memory
-            outcome = error
+        except Exception as error:  # such as a MemoryError; the caller must hear of it
+            outcome = serving_error(error, "cannot decompress the request")
+            forget_frames(outcome)  # its traceback would keep the message in memory
         loop.post(partial(done, outcome))
 
     try:

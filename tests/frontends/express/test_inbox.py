@@ -120,6 +120,23 @@ def test_what_waits_too_long_to_be_unpacked_is_refused(tmp_path: Path) -> None:
         rig.held.clear()
 
 
+def test_whatever_unpacking_raises_is_told(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller without a deadline would wait for ever for memory that there is not."""
+
+    def no_memory(*args: object) -> bytes:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(inflation, "unpack", no_memory)
+    client = rig.connect()
+    body = prefixed(gzip.compress(bytes(100_000)), compressed=True)
+    client.send(head(1, PATH, ("grpc-encoding", "gzip")) + data_frame(1, body))
+    rig.settle()
+    assert client.answer(1).status == str(int(Code.INTERNAL))
+    assert rig.transport.budget.used_bytes <= 0
+
+
 def test_what_nobody_waits_for_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
