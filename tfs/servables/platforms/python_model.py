@@ -1,18 +1,14 @@
 """Platform ``python``: a class in ``servable.py``, which may have weights beside it.
 
-What the class says of itself is read without running the file. Parsing a whole file holds
-the interpreter's lock, and so every request, for seconds per megabyte. So the file is only
-cut into lines by the tokenizer, which is Python and lets others run; what is parsed is the
-one statement that was asked for.
+What the class says of itself is read without running the file.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import os
-import tokenize
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
@@ -22,15 +18,9 @@ from tfs.core.servable import Servable
 from tfs.core.version.manifest import read_signatures
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.platform import LoadContext, VersionDescription, describe
-from tfs.servables.reach.source_reach import why_folder
+from tfs.servables.reach.source_reach import MAX_SOURCE_BYTES, why_folder
 from tfs.servables.version_loader import VersionLoader
 
-MAX_SOURCE_BYTES: Final = 1 << 20
-"""Largest source file that is read; this takes seconds of one thread and holds up no
-other."""
-
-_MAX_STATEMENT_CHARS: Final = 64 << 10  # parsed in tens of milliseconds
-_MAX_DEPTH: Final = 50
 _MAX_SHOWN_CHARS: Final = 60
 _LITERALS: Final = (
     ast.Constant,
@@ -41,8 +31,6 @@ _LITERALS: Final = (
     ast.UnaryOp,
     ast.BinOp,
 )
-_OPENING: Final = frozenset("([{")
-_CLOSING: Final = frozenset(")]}")
 
 
 def class_literal(path: str, name: str) -> tuple[str, object] | None:
@@ -58,105 +46,40 @@ def class_literal(path: str, name: str) -> tuple[str, object] | None:
     """
     file_name = os.path.basename(path)
     try:
-        for kind, statement in _statements(_read(path), name):
-            value = _assigned(statement, name)
-            if value is not None:
-                return kind, _evaluated(value, f"{kind}.{name}")
-    except tokenize.TokenError as error:
-        text, (line, _) = error.args
+        if os.path.getsize(path) > MAX_SOURCE_BYTES:
+            raise ValueError(
+                f"{os.path.getsize(path)} bytes are too many for a file without a "
+                "manifest; write the version with tfs.export.save_python"
+            )
+        for kind in ast.parse(Path(path).read_bytes()).body:
+            if not isinstance(kind, ast.ClassDef):
+                continue
+            for statement in kind.body:
+                value = _assigned(statement, name)
+                if value is not None:
+                    return kind.name, _evaluated(value, f"{kind.name}.{name}")
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
         raise InvalidArgument(
-            f"bad {file_name}: line {line}: {text}; it is no Python that can be run"
+            f"bad {file_name}: {where}{error.msg}; it is no Python that can be run"
         ) from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidArgument(f"bad {file_name}: {error}") from error
     except (RecursionError, MemoryError) as error:
-        raise InvalidArgument(f"bad {file_name}: {name} is nested too deep") from error
+        raise InvalidArgument(f"bad {file_name}: it is nested too deep") from error
     return None
 
 
-def _read(path: str) -> str:
-    size_bytes = os.path.getsize(path)
-    if size_bytes > MAX_SOURCE_BYTES:
-        raise ValueError(
-            f"{size_bytes} bytes are too many for a file without a manifest; write the "
-            "version with tfs.export.save_python"
-        )
-    with tokenize.open(path) as file:  # its first lines may say how it is encoded
-        text = file.read()
-    if "\0" in text:
-        raise ValueError("source code holds a null byte")
-    return text
-
-
-def _statements(source: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yields class and text of the statements in class bodies that assign to a name.
-
-    A statement may only look like one; parsing it will show.
-    """
-    lines = source.splitlines(keepends=True)
-    kind = ""  # the class whose body this is; "" outside of classes
-    level = 0  # of indentation
-    depth = 0  # of brackets
-    first: tokenize.TokenInfo | None = None  # first token of the logical line
-    is_named = is_wanted = False
-    header: list[str] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.INDENT:
-            level += 1
-        elif token.type == tokenize.DEDENT:
-            level -= 1
-            kind = kind if level else ""
-        elif token.type == tokenize.NEWLINE:
-            if level == 0:
-                kind = header[1] if header[:1] == ["class"] and header[1:] else ""
-            elif first is not None and level == 1 and kind and is_wanted:
-                yield kind, _text(lines, first.start, token.start)
-            first, is_named, is_wanted, header = None, False, False, []
-        elif token.type == tokenize.ERRORTOKEN:
-            # The tokenizer would go on, which takes quadratic time behind an open
-            # quote.
-            raise ValueError(f"line {token.start[0]} is not Python: {token.string!r}")
-        elif token.type not in (tokenize.NL, tokenize.COMMENT):
-            first = first or token
-            if len(header) < 2:
-                header.append(token.string)
-            if token.type == tokenize.NAME:
-                is_named = is_named or (depth == 0 and token.string == name)
-            elif token.type == tokenize.OP and token.string == "=":
-                is_wanted = is_wanted or (depth == 0 and is_named)
-            elif token.type == tokenize.OP and token.string in _OPENING:
-                depth += 1
-                if depth > _MAX_DEPTH and is_wanted:
-                    raise ValueError(f"{name} is nested too deep")
-            elif token.type == tokenize.OP and token.string in _CLOSING:
-                depth -= 1
-
-
-def _text(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    (row, column), (end_row, end_column) = start, end
-    if row == end_row:
-        return lines[row - 1][column:end_column]
-    between = lines[row : end_row - 1]
-    return "".join([lines[row - 1][column:], *between, lines[end_row - 1][:end_column]])
-
-
-def _assigned(statement: str, name: str) -> ast.expr | None:
+def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
     """Returns what a statement assigns to a name; None if it does not."""
-    if len(statement) > _MAX_STATEMENT_CHARS:
-        raise ValueError(
-            f"{name} is said in {len(statement)} characters; write the version with "
-            "tfs.export.save_python"
-        )
-    for each in ast.parse(statement).body:
-        if isinstance(each, ast.Assign):
-            targets, value = each.targets, each.value
-        elif isinstance(each, ast.AnnAssign) and each.value is not None:
-            targets, value = [each.target], each.value
-        else:
-            continue
-        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
-            return value
-    return None
+    if isinstance(statement, ast.Assign):
+        targets, value = statement.targets, statement.value
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        targets, value = [statement.target], statement.value
+    else:
+        return None
+    is_meant = any(isinstance(t, ast.Name) and t.id == name for t in targets)
+    return value if is_meant else None
 
 
 def _evaluated(value: ast.expr, what: str) -> object:
@@ -173,23 +96,6 @@ def _computed(value: ast.expr) -> Iterator[str]:
     for node in ast.walk(value):
         if isinstance(node, ast.expr) and not isinstance(node, _LITERALS):
             yield ast.unparse(node)[:_MAX_SHOWN_CHARS]
-
-
-def syntax_error(path: str) -> str:
-    """Returns what is wrong with a source file's syntax, and in which line; "" if nothing.
-
-    Larger files are not looked at: parsing them would hold up others. Reads the file;
-    blocks.
-    """
-    try:
-        source = _read(path)
-        if len(source) <= _MAX_STATEMENT_CHARS:
-            ast.parse(source)
-    except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}"
-    except (OSError, ValueError, RecursionError, MemoryError):
-        pass
-    return ""
 
 
 FILE: Final = "servable.py"
@@ -253,9 +159,6 @@ def literal_signatures(path: str) -> object:
             f"{error.message}; write the version with tfs.export.save_python"
         ) from error
     if found is None:
-        fault = syntax_error(path)
-        if fault:
-            raise InvalidArgument(f"{FILE} is no Python that can be run: {fault}")
         raise InvalidArgument(
             f"no class in {FILE} says its signatures; write the version with "
             f"tfs.export.save_python, or put a {SIGNATURES} beside it"

@@ -27,7 +27,7 @@ from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.version_directory import payload_files
 
 MAX_SOURCE_BYTES: Final = 256 << 10
-"""Largest file that is read: parsing it holds up others for 150 ms."""
+"""Largest source file that is parsed, which holds up others for some 100 ms."""
 
 
 def _words(text: str) -> frozenset[str]:
