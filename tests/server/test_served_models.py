@@ -177,24 +177,24 @@ def test_a_split_goes_by_the_callers_key() -> None:
         assert env.request("a", key) == expected
         assert env.request("a", key) == expected
         assert env.request("a", key, version=1) == 1
-    record = env.core.served.trial("a")
-    assert record is not None
+    trial = env.core.served.trial("a")
+    assert trial is not None
     num_canary = 2 * sum(share_of("a", key.encode()) < 0.3 for key in KEYS)
-    assert record.num_split_to_canary == num_canary
-    assert record.num_split_to_primary == 2 * len(KEYS) - num_canary
+    assert trial.num_split_to_canary == num_canary
+    assert trial.num_split_to_primary == 2 * len(KEYS) - num_canary
 
 
 def test_widening_keeps_every_caller_that_moved() -> None:
-    """Widening a split moves no caller back, and keeps the record of the trial."""
+    """Widening a split moves no caller back, and keeps the figures of the trial."""
     env = serving(1, 2)
     env.apply(canary("split_fraction: 0.1"))
     before = {key for key in KEYS if env.request("a", key) == 2}
     env.apply(canary("split_fraction: 0.5"))
     after = {key for key in KEYS if env.request("a", key) == 2}
     assert before < after
-    record = env.core.served.trial("a")
-    assert record is not None
-    assert record.num_split_to_canary == len(before) + len(after)
+    trial = env.core.served.trial("a")
+    assert trial is not None
+    assert trial.num_split_to_canary == len(before) + len(after)
 
 
 def test_a_call_without_a_key_is_drawn_by_lot() -> None:
@@ -227,7 +227,7 @@ def test_a_canary_that_is_not_loaded_gets_nothing() -> None:
 
 
 def test_ending_a_trial_gives_everything_back() -> None:
-    """A trial that has ended leaves no route and no record."""
+    """A trial that has ended leaves no route and no figures."""
     env = serving(1, 2)
     env.apply(canary("split_fraction: 1"))
     env.apply(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))

@@ -22,7 +22,6 @@ from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
-from tfs.server.canary.comparison import TrialRecord
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_notes import Rejection, TrialNotes, settings_form
 from tfs.server.config.server_config import ServerConfig
@@ -261,10 +260,9 @@ class ServedModels:
         """Returns why guards rejected versions of the model, by version."""
         return self._notes.rejected(settings.name, settings.base_path)
 
-    def trial(self, name: str) -> TrialRecord | None:
-        """Returns the record of the model's trial; None if it has none."""
-        trial = self._trials.get(name)
-        return None if trial is None else trial.record()
+    def trial(self, name: str) -> Trial | None:
+        """Returns the model's trial; None if it has none."""
+        return self._trials.get(name)
 
     # -- changes -----------------------------------------------------------------------
 
@@ -290,7 +288,7 @@ class ServedModels:
     def restart_trial(self, name: str) -> None:
         """Starts a rejected trial anew; harmless for any other."""
         trial = self._trials.get(name)
-        if trial is None or not trial.is_rejected:
+        if trial is None or not trial.rejected:
             return
         self._notes.forget(name, trial.settings.version)
         with self._lock:
@@ -371,7 +369,7 @@ class ServedModels:
         trial, canary = self._trials.get(settings.name), settings.canary
         if trial is None or canary is None:
             return None
-        is_on = canary.version in available and not trial.is_rejected
+        is_on = canary.version in available and not trial.rejected
         return TrialRoute(
             trial,
             canary.version if is_on else None,
@@ -403,7 +401,7 @@ class ServedModels:
             if trial is not None and is_same:
                 if settings_form(trial.settings) == settings_form(canary):
                     continue
-                if not trial.is_rejected:
+                if not trial.rejected:
                     changed.append(functools.partial(trial.update, canary))
                     continue
             if trial is not None:

@@ -15,8 +15,8 @@ from tfs.core.signature import Signature, TensorSpec
 from tfs.proto.tfs.v1.admin_service_pb2 import GuardReport
 from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.canary import trial
-from tfs.server.canary.comparison import Figures, TrialRecord, judge
-from tfs.server.canary.trial import MAX_QUEUED
+from tfs.server.canary.comparison import Figures, judge
+from tfs.server.canary.trial import MAX_QUEUED, Trial
 
 ALL = "model_version_policy { all {} }"
 
@@ -49,8 +49,8 @@ def with_canary(fields: str) -> str:
     )
 
 
-def record(env: Environment) -> TrialRecord:
-    """Returns the record of the only trial."""
+def trial_of(env: Environment) -> Trial:
+    """Returns the only trial."""
     found = env.core.served.trial("a")
     assert found is not None
     return found
@@ -63,7 +63,7 @@ def test_a_copy_is_compared_and_thrown_away() -> None:
     (outcome,) = env.outcomes
     assert not isinstance(outcome, ServingError)
     assert outcome["y"] == floats((1.0, 2.0))
-    found = record(env)
+    found = trial_of(env)
     assert (found.num_teed, found.num_dropped) == (1, 0)
     total = found.by_signature["serving_default"]
     # x = [1, 2]; y is x at the primary and 2x at the canary.
@@ -89,14 +89,14 @@ def test_only_the_sampled_share_is_copied() -> None:
     env.core.served.refresh("a")
     for _ in range(4):
         env.request("a")
-    assert record(env).num_teed == 2
+    assert trial_of(env).num_teed == 2
 
 
 def test_named_versions_are_not_copied() -> None:
     """Tee touches only requests that name neither version nor label."""
     env = on_trial("tee_fraction: 1")
     env.request("a", version=1)
-    assert record(env).num_teed == 0
+    assert trial_of(env).num_teed == 0
 
 
 def test_the_caller_has_its_answer_before_the_copy_runs() -> None:
@@ -110,7 +110,7 @@ def test_the_caller_has_its_answer_before_the_copy_runs() -> None:
     env.puppet("a", 2).is_holding = False
     env.puppet("a", 2).release()
     env.settle()
-    assert record(env).total.num_pairs == 3
+    assert trial_of(env).total.num_pairs == 3
 
 
 def test_copies_beyond_the_queue_are_dropped_and_counted() -> None:
@@ -119,7 +119,7 @@ def test_copies_beyond_the_queue_are_dropped_and_counted() -> None:
     env.puppet("a", 2).is_holding = True
     for _ in range(MAX_QUEUED + 4):
         env.request("a")
-    found = record(env)
+    found = trial_of(env)
     assert found.num_teed == MAX_QUEUED + 1  # those that wait, and the one that runs
     assert found.num_dropped == 3
     assert len(env.outcomes) == MAX_QUEUED + 4
@@ -130,12 +130,12 @@ def test_a_canary_that_fails_alone_is_at_fault() -> None:
     env = on_trial("tee_fraction: 1")
     env.puppet("a", 1).error = env.puppet("a", 2).error = InvalidArgument("bad row")
     env.request("a")
-    assert record(env).total.canary_fault_rate == 0.0
-    assert record(env).total.canary_error_rate == 1.0
+    assert trial_of(env).total.canary_fault_rate == 0.0
+    assert trial_of(env).total.canary_error_rate == 1.0
     env.puppet("a", 1).error = None
     env.request("a")
-    assert record(env).total.canary_fault_rate == 0.5
-    assert record(env).total.primary_error_rate == 0.5
+    assert trial_of(env).total.canary_fault_rate == 0.5
+    assert trial_of(env).total.primary_error_rate == 0.5
 
 
 def test_what_a_request_leaves_out_is_the_canarys_own_default() -> None:
@@ -154,7 +154,7 @@ def test_what_a_request_leaves_out_is_the_canarys_own_default() -> None:
     rows = floats((1.0, 2.0), (3.0, 4.0))
     env.request("a", inputs={"x": rows})
     env.request("a", inputs={"x": rows, "scale": rows})
-    found = record(env).total
+    found = trial_of(env).total
     assert (found.num_pairs, found.canary_error_rate) == (2, 0.0)
     left_out, sent = env.puppet("a", 2).tasks
     assert left_out.inputs["scale"] == floats((2.0, 2.0))
@@ -166,7 +166,7 @@ def test_a_canary_without_the_signature_fails() -> None:
     env = on_trial("tee_fraction: 1")
     env.puppet("a", 2).signatures = dict[str, Signature]()
     env.request("a")
-    assert record(env).total.canary_fault_rate == 1.0
+    assert trial_of(env).total.canary_fault_rate == 1.0
 
 
 def test_latencies_are_compared() -> None:
@@ -180,7 +180,7 @@ def test_latencies_are_compared() -> None:
     env.clock.advance(0.3)
     env.puppet("a", 2).release()
     env.settle()
-    ratio = record(env).total.latency_ratio
+    ratio = trial_of(env).total.latency_ratio
     assert ratio == pytest.approx(3.0)
 
 
@@ -200,14 +200,15 @@ def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None
         env.puppet("a", 2).error = Internal("broken")
     for _ in range(2):
         env.request("a")
-    assert record(env).rejected == ""
+    assert trial_of(env).rejected == ""
     env.request("a")
-    found = record(env)
+    found = trial_of(env)
     assert words in found.rejected
     assert "after 3 requests" in found.rejected
-    assert [limit.exceeded for limit in found.limits] == [True]
+    limits = judge(found.settings.guard, found.total)
+    assert [limit.exceeded for limit in limits] == [True]
     env.request("a")
-    assert record(env).num_teed == 3
+    assert trial_of(env).num_teed == 3
 
 
 def test_a_guard_looks_less_often_the_more_samples_it_has(
@@ -229,7 +230,7 @@ def test_a_guard_looks_less_often_the_more_samples_it_has(
     env.puppet("a", 2).error = Internal("broken")
     for _ in range(6):
         env.request("a", "key")
-    assert "error_rate" in record(env).rejected
+    assert "error_rate" in trial_of(env).rejected
 
 
 def test_a_guard_watches_a_split_as_well() -> None:
@@ -237,7 +238,7 @@ def test_a_guard_watches_a_split_as_well() -> None:
     env = on_trial("split_fraction: 1 guard { min_samples: 2 max_error_rate: 0.4 }")
     env.puppet("a", 2).error = Internal("broken")
     assert [env.request("a", "key") for _ in range(4)] == [2, 2, 1, 1]
-    assert "error_rate 1 > 0.4" in record(env).rejected
+    assert "error_rate 1 > 0.4" in trial_of(env).rejected
 
 
 def test_a_callers_mistake_is_not_the_canarys_fault() -> None:
@@ -245,7 +246,7 @@ def test_a_callers_mistake_is_not_the_canarys_fault() -> None:
     env = on_trial("split_fraction: 1 guard { max_error_rate: 0 }")
     env.puppet("a", 2).error = InvalidArgument("bad row")
     assert env.request("a", "key") == 2
-    assert record(env).rejected == ""
+    assert trial_of(env).rejected == ""
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("bad row"), Cancelled("gave up")])
@@ -255,7 +256,7 @@ def test_callers_who_fail_with_both_versions_are_no_fault(error: ServingError) -
     env.puppet("a", 1).error = env.puppet("a", 2).error = error
     for _ in range(100):
         env.request("a")
-    found = record(env)
+    found = trial_of(env)
     assert found.rejected == ""
     assert found.total.canary_error_rate == found.total.primary_error_rate == 1.0
 
@@ -269,7 +270,7 @@ def test_a_canary_that_callers_fail_with_more_often_is_at_fault(
     env.puppet("a", 2).error = error
     for _ in range(40):
         env.request("a")
-    assert "error_rate" in record(env).rejected
+    assert "error_rate" in trial_of(env).rejected
 
 
 def test_a_canary_that_hangs_is_rejected() -> None:
@@ -278,13 +279,13 @@ def test_a_canary_that_hangs_is_rejected() -> None:
     env.puppet("a", 2).is_holding = True
     for _ in range(60):
         assert env.request("a") == 1
-    assert record(env).rejected == ""  # it may be slow
+    assert trial_of(env).rejected == ""  # it may be slow
     env.clock.advance(16.0)
     for _ in range(49):
         env.request("a")
-    assert record(env).rejected == ""
+    assert trial_of(env).rejected == ""
     assert env.request("a") == 1
-    found = record(env)
+    found = trial_of(env)
     assert found.rejected.startswith("guard: error_rate 1 > 0.1 (after 50 requests, 0 ")
     assert (found.num_teed, found.num_dropped) == (17, 93)
 
@@ -301,7 +302,7 @@ def test_copies_go_on_when_a_canary_that_hung_answers() -> None:
     canary.release()
     env.settle()
     env.request("a")
-    found = record(env)
+    found = trial_of(env)
     assert (found.num_teed, found.num_dropped) == (2, 1)
     assert found.total.num_pairs == 2
     assert found.total.canary_error_rate == pytest.approx(1 / 3)
@@ -313,13 +314,13 @@ def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
     for _ in range(20):
         env.refuse("a")  # callers' mistakes, with either version
         env.refuse("a")
-    assert record(env).rejected == ""
-    assert record(env).total.canary_error_rate == 1.0
-    assert record(env).total.primary_error_rate == 1.0
+    assert trial_of(env).rejected == ""
+    assert trial_of(env).total.canary_error_rate == 1.0
+    assert trial_of(env).total.primary_error_rate == 1.0
     for _ in range(40):
         env.refuse("a")
         assert env.request("a") == 1
-    assert "error_rate" in record(env).rejected
+    assert "error_rate" in trial_of(env).rejected
 
 
 def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
@@ -327,12 +328,12 @@ def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
     fields = "tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }"
     env = on_trial(fields)
     env.request("a")
-    assert record(env).rejected
+    assert trial_of(env).rejected
     env.apply(with_canary(fields), model("b"))
-    assert record(env).rejected
+    assert trial_of(env).rejected
     env.apply(with_canary("tee_fraction: 1 guard { max_mean_abs_diff: 9 }"))
-    assert record(env).rejected == ""
-    assert record(env).num_teed == 0
+    assert trial_of(env).rejected == ""
+    assert trial_of(env).num_teed == 0
 
 
 def test_a_rejected_trial_can_be_started_anew() -> None:
@@ -340,9 +341,9 @@ def test_a_rejected_trial_can_be_started_anew() -> None:
     env = on_trial("tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }")
     env.request("a")
     env.core.served.restart_trial("a")
-    assert record(env).rejected == ""
+    assert trial_of(env).rejected == ""
     env.request("a")
-    assert record(env).num_teed == 1
+    assert trial_of(env).num_teed == 1
 
 
 def test_pins_are_given_back() -> None:

@@ -7,28 +7,42 @@ from collections.abc import Sequence
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.version_report import histogram
-from tfs.server.canary.comparison import Figures, TrialRecord
+from tfs.server.canary.comparison import Figures, judge
+from tfs.server.canary.trial import Trial
 from tfs.server.config.running_config import RunningConfig
 
 
 def canary_report(
-    record: TrialRecord,
+    trial: Trial,
     running: RunningConfig,
-    name: str,
     primary: int | None,
     states: Sequence[ServableState],
+    *,
+    include_latencies: bool,
 ) -> pb.CanaryReport:
     """Returns the state of a trial; ``states`` are those of the model's versions."""
-    version = record.settings.version
-    report = pb.CanaryReport(since_s=record.since_s)
-    model = running.model_message(name)
+    version, total = trial.settings.version, trial.total
+    report = pb.CanaryReport(
+        since_s=trial.since_s,
+        total=comparison(total, include_latencies=include_latencies),
+        by_signature={
+            name: comparison(each, include_latencies=include_latencies)
+            for name, each in trial.by_signature.items()
+        },
+        guards=judge(trial.settings.guard, total),
+        num_teed_requests=trial.num_teed,
+        num_dropped_tees=trial.num_dropped,
+        num_split_to_primary=trial.num_split_to_primary,
+        num_split_to_canary=trial.num_split_to_canary,
+    )
+    model = running.model_message(trial.name)
     if model is not None:
         report.canary.CopyFrom(model.traffic.canary)
     if primary is not None and primary != version:
         report.primary = primary
-    if record.rejected:
+    if trial.rejected:
         report.phase = pb.CanaryReport.REJECTED
-        report.reason = record.rejected
+        report.reason = trial.rejected
     elif hindrance := _hindrance(version, states):
         report.phase = pb.CanaryReport.WAITING
         report.reason = hindrance
@@ -37,28 +51,7 @@ def canary_report(
         report.reason = f"no version but {version} is available to compare with"
     else:
         report.phase = pb.CanaryReport.RUNNING
-    report.total.CopyFrom(comparison(record.total))
-    for signature, figures in record.by_signature.items():
-        report.by_signature[signature].CopyFrom(comparison(figures))
-    report.guards.extend(record.limits)
-    report.num_teed_requests = record.num_teed
-    report.num_dropped_tees = record.num_dropped
-    report.num_split_to_primary = record.num_split_to_primary
-    report.num_split_to_canary = record.num_split_to_canary
     return report
-
-
-def fill_latencies(report: pb.CanaryReport, record: TrialRecord) -> None:
-    """Adds how long primary and canary took to answer, as histograms."""
-    _fill_latencies(report.total, record.total)
-    for signature, figures in record.by_signature.items():
-        _fill_latencies(report.by_signature[signature], figures)
-
-
-def _fill_latencies(report: pb.Comparison, figures: Figures) -> None:
-    if figures.primary_s is not None and figures.canary_s is not None:
-        report.primary_latency_s.CopyFrom(histogram(figures.primary_s))
-        report.canary_latency_s.CopyFrom(histogram(figures.canary_s))
 
 
 def _hindrance(version: int, states: Sequence[ServableState]) -> str:
@@ -71,8 +64,8 @@ def _hindrance(version: int, states: Sequence[ServableState]) -> str:
     return f"version {version} is not available yet"
 
 
-def comparison(figures: Figures) -> pb.Comparison:
-    """Returns figures without latencies; those that were not measured are absent."""
+def comparison(figures: Figures, *, include_latencies: bool = False) -> pb.Comparison:
+    """Returns figures, and histograms of latencies; what was not measured is absent."""
     report = pb.Comparison(
         num_requests=figures.num_pairs,
         num_rows=figures.num_rows,
@@ -89,4 +82,7 @@ def comparison(figures: Figures) -> pb.Comparison:
         value = getattr(figures, field)
         if value is not None:
             setattr(report, field, value)
+    if include_latencies and figures.primary_s and figures.canary_s:
+        report.primary_latency_s.CopyFrom(histogram(figures.primary_s))
+        report.canary_latency_s.CopyFrom(histogram(figures.canary_s))
     return report

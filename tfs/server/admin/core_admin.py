@@ -381,9 +381,9 @@ class CoreAdmin:
         served = self._core.served
         settings = require_configured(running, name).effective.models[name]
         rejected = dict(served.rejected(settings))
-        record = served.trial(name)
-        if record is not None and not record.rejected:
-            rejected.pop(record.settings.version, None)
+        trial = served.trial(name)
+        if trial is not None and not trial.rejected:
+            rejected.pop(trial.settings.version, None)
         return rejected
 
     def _pin(

@@ -18,7 +18,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.canary_report import canary_report, fill_latencies
+from tfs.server.admin.canary_report import canary_report
 from tfs.server.admin.config_report import (
     base_report,
     effective_text,
@@ -289,13 +289,13 @@ class ServerReports:
         problem = core.sources.problem(name)
         if problem:
             fill_error(report.error, NotFound(problem))
-        record = core.served.trial(name)
-        if record is not None:
+        trial = core.served.trial(name)
+        if trial is not None:
             report.canary.CopyFrom(
-                canary_report(record, running, name, primary, states)
+                canary_report(
+                    trial, running, primary, states, include_latencies=include_stats
+                )
             )
-            if include_stats:
-                fill_latencies(report.canary, record)
         if name in running.why_inactive:
             report.notes.append(
                 f"its override is not in force: {running.why_inactive[name]}"

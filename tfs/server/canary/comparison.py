@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from tfs.core.errors import Cancelled, InvalidArgument, OutOfRange, ServingError
 from tfs.core.servable import Outcome
 from tfs.core.stats import Histogram, HistogramSnapshot, exponential_bounds
 from tfs.proto.tfs.v1.admin_service_pb2 import GuardReport
-from tfs.proto.tfs.v1.model_config_pb2 import Canary, Guard
+from tfs.proto.tfs.v1.model_config_pb2 import Guard
 
 if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
@@ -284,38 +284,6 @@ class TrialSpan:
     mean_abs_diff: float | None
     latency_ratio: float | None
     canary_error_rate: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """A trial at one moment. Immutable.
-
-    Attributes:
-        settings: The settings as configured.
-        rejected: Why a guard ended it; "" if none did.
-        since_s: When it began or was rejected, in seconds since the epoch.
-        total: Figures of all signatures together.
-        by_signature: Figures by signature name.
-        limits: The limits of the guard, each with its figure.
-        num_teed: Copies that were taken.
-        num_dropped: Copies that found the queue full, or the canary not there.
-        num_split_to_primary: Requests of a split that the primary answered.
-        num_split_to_canary: Requests of a split that the canary answered.
-        spans: How the figures moved, the oldest first.
-
-    """
-
-    settings: Canary
-    rejected: str
-    since_s: float
-    total: Figures
-    by_signature: Mapping[str, Figures]
-    limits: Sequence[GuardReport]
-    num_teed: int
-    num_dropped: int
-    num_split_to_primary: int
-    num_split_to_canary: int
-    spans: Sequence[TrialSpan] = ()
 
 
 class TrialHistory:

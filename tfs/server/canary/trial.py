@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,9 +30,10 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import (
+    Figures,
     Tally,
     TrialHistory,
-    TrialRecord,
+    TrialSpan,
     judge,
     least_samples,
     rejection,
@@ -106,6 +107,16 @@ class Trial:
             settings that it had then.
         rejection: Why a guard ended the same trial before a restart.
 
+    Attributes:
+        name: See above.
+        settings: Which version is tried, and how.
+        rejected: Why a guard ended it; "" if none did.
+        since_s: When it began or was rejected, in seconds since the epoch.
+        num_teed: Copies that were taken.
+        num_dropped: Copies that found the queue full, or the canary not there.
+        num_split_to_primary: Requests of a split that the primary answered.
+        num_split_to_canary: Requests of a split that the canary answered.
+
     """
 
     def __init__(
@@ -121,37 +132,46 @@ class Trial:
         self._pin = pin
         self._parts = parts
         self._on_rejected = on_rejected
-        # Guards every field below. Leaf: only arithmetic happens under it.
+        # Guards every field below; the public ones may be read without it. Leaf: only
+        # arithmetic happens under it.
         self._lock = threading.Lock()
-        self._settings = settings
+        self.settings = settings
         self._total = Tally()
         self._history = TrialHistory()
         self._by_signature: defaultdict[str, Tally] = defaultdict(Tally)
-        self._num_teed = self._num_dropped = 0
-        self._num_split = [0, 0]  # by the primary, by the canary
+        self.num_teed = self.num_dropped = 0
+        self.num_split_to_primary = self.num_split_to_canary = 0
         self._judged_from = 0  # the number of samples at which the guard judges again
         self._queue: deque[_Copy] = deque()
         self._queued_bytes = 0
         self._is_busy = False
         self._hangs_from_s = math.inf  # when the copy in the canary will be overdue
         self._is_closed = False
-        self._rejected = "" if rejection is None else rejection.reason
-        self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
+        self.rejected = "" if rejection is None else rejection.reason
+        self.since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
 
     @property
-    def settings(self) -> Canary:
-        """Which version is tried, and how."""
-        return self._settings
+    def total(self) -> Figures:
+        """The figures of all signatures together, so far."""
+        with self._lock:
+            return self._total.figures()
 
     @property
-    def is_rejected(self) -> bool:
-        """Whether a guard ended it."""
-        return bool(self._rejected)
+    def by_signature(self) -> Mapping[str, Figures]:
+        """The figures so far, by signature name."""
+        with self._lock:
+            return {name: each.figures() for name, each in self._by_signature.items()}
+
+    @property
+    def spans(self) -> Sequence[TrialSpan]:
+        """How the figures moved, the oldest first."""
+        with self._lock:
+            return self._history.spans()
 
     def update(self, settings: Canary) -> None:
         """Changes fractions and limits; the figures stay."""
         with self._lock:
-            self._settings = settings
+            self.settings = settings
             self._judged_from = 0
 
     def close(self) -> None:
@@ -159,26 +179,6 @@ class Trial:
         with self._lock:
             self._is_closed = True
             self._drop_copies_locked()
-
-    def record(self) -> TrialRecord:
-        """Returns the record of the trial so far."""
-        with self._lock:
-            total = self._total.figures()
-            return TrialRecord(
-                settings=self._settings,
-                rejected=self._rejected,
-                since_s=self._since_s,
-                total=total,
-                by_signature={
-                    name: each.figures() for name, each in self._by_signature.items()
-                },
-                limits=judge(self._settings.guard, total),
-                num_teed=self._num_teed,
-                num_dropped=self._num_dropped,
-                num_split_to_primary=self._num_split[False],
-                num_split_to_canary=self._num_split[True],
-                spans=self._history.spans(),
-            )
 
     # -- requests --------------------------------------------------------------------
 
@@ -238,7 +238,10 @@ class Trial:
         signature_name: str | None = None,
     ) -> None:
         with self._lock:
-            self._num_split[is_canary] += 1
+            if is_canary:
+                self.num_split_to_canary += 1
+            else:
+                self.num_split_to_primary += 1
             for tally in self._tallies_locked(signature_name):
                 tally.add_split(outcome, latency_s, is_canary=is_canary)
         if is_canary:
@@ -258,10 +261,10 @@ class Trial:
         """
         size_bytes = sum(view.size_bytes for view in task.inputs.values())
         with self._lock:
-            if self._is_closed or self._rejected:
+            if self._is_closed or self.rejected:
                 return None
             if not self._hangs_locked() and not self._has_room_locked(size_bytes):
-                self._num_dropped += 1
+                self.num_dropped += 1
                 return None
         defaults = task.signature.defaults
         sent = {
@@ -292,20 +295,20 @@ class Trial:
         copied.outcome, copied.latency_s = outcome, latency_s
         starts = False
         with self._lock:
-            if self._is_closed or self._rejected:
+            if self._is_closed or self.rejected:
                 return
             hangs = self._hangs_locked()
             if hangs:
                 # Otherwise a canary that hangs would never have enough samples for its
                 # guard.
-                self._num_dropped += 1
+                self.num_dropped += 1
                 unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
                 for tally in self._tallies_locked(copied.signature_name):
                     tally.add_copy(outcome, latency_s, unanswered, 0.0)
             elif not self._has_room_locked(copied.size_bytes):
-                self._num_dropped += 1
+                self.num_dropped += 1
             else:
-                self._num_teed += 1
+                self.num_teed += 1
                 self._queue.append(copied)
                 self._queued_bytes += copied.size_bytes
                 starts = not self._is_busy
@@ -323,7 +326,7 @@ class Trial:
         """Submits the oldest copy to the canary. On the serving loop."""
         clock = self._parts.clock
         with self._lock:
-            if not self._queue or self._is_closed or self._rejected:
+            if not self._queue or self._is_closed or self.rejected:
                 self._is_busy = False
                 return
             copied = self._queue.popleft()
@@ -335,8 +338,8 @@ class Trial:
         except ServingError:
             with self._lock:  # the canary is not loaded yet, or not any more
                 self._hangs_from_s = math.inf
-                self._num_dropped += 1
-                self._num_teed -= 1
+                self.num_dropped += 1
+                self.num_teed -= 1
             self._parts.post(self._run_next)
             return
         begun_s = clock.now()
@@ -417,9 +420,9 @@ class Trial:
     def _judge(self) -> None:
         with self._lock:
             self._history.note(self._parts.clock.wall_s(), self._total)
-            settings, num = self._settings, self._total.canary.num
+            settings, num = self.settings, self._total.canary.num
             guard, has_guard = settings.guard, settings.HasField("guard")
-            if self._rejected or self._is_closed or not has_guard:
+            if self.rejected or self._is_closed or not has_guard:
                 return
             if num < max(least_samples(guard), self._judged_from):
                 return
@@ -427,10 +430,10 @@ class Trial:
             # 40 us.
             self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
             figures = self._total.figures()
-            self._rejected = reason = rejection(judge(guard, figures), figures)
+            self.rejected = reason = rejection(judge(guard, figures), figures)
             if not reason:
                 return
-            self._since_s = self._parts.clock.wall_s()
+            self.since_s = self._parts.clock.wall_s()
             self._drop_copies_locked()
         log.warning(
             "event=canary_rejected servable=%s/%d reason=%r",
@@ -438,7 +441,7 @@ class Trial:
             settings.version,
             reason,
         )
-        self._on_rejected(settings, Rejection(reason, self._since_s))
+        self._on_rejected(settings, Rejection(reason, self.since_s))
 
 
 def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
