@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from tests.runtime.process_host import until
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote import Forked, Zygote
-from tfs.runtime.process.zygote_process import import_path
+from tfs.runtime.process.zygote_process import ZygoteProcess, import_path
 
 
 @pytest.fixture
@@ -60,6 +61,29 @@ def test_a_program_that_ends_at_once_fails_every_request(
     zygote.close()
     zygote.fork(WorkerOptions(), (), answers.append)
     assert answers[2] == "the server is shutting down"
+
+
+def test_a_program_without_a_thread_fails_the_request_and_is_tried_again(
+    loop: ServingLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever wanted a worker would wait until its load had taken too long."""
+
+    def refuse(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    zygote = Zygote(loop)
+    answers: list[Forked | str | None] = []
+    num_open = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as limited:
+        limited.setattr("threading.Thread.start", refuse)
+        limited.setattr("tfs.runtime.process.zygote.ZygoteProcess", ZygoteProcess)
+        zygote.fork(WorkerOptions(), (), answers.append)
+    why = os.strerror(errno.EAGAIN)
+    assert answers == [f"the zygote cannot be started: {why}"]
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    zygote.fork(WorkerOptions(), (), answers.append)
+    assert len(answers) == 1  # it starts
+    zygote.close()
 
 
 def test_what_this_process_imports_its_children_can_import() -> None:

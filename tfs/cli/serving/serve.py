@@ -94,10 +94,12 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     # A parent process may have set this signal to be ignored, which children inherit;
     # then the exit codes of our own child processes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # The zygote imports torch at the same time as this process, and not when the first
-    # version is loaded, so that the first answer comes a second earlier.
-    zygote = ZygoteProcess() if _loads_in_processes(options) else None
+    zygote: ZygoteProcess | None = None
     try:
+        # It imports torch at the same time as this process, and not when the first
+        # version is loaded, so that the first answer comes a second earlier.
+        if _loads_in_processes(options):
+            zygote = ZygoteProcess()
         # Collecting garbage during the import of hundreds of modules finds none, and
         # would take a tenth of the time.
         gc.disable()

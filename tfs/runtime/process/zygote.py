@@ -154,7 +154,11 @@ class Zygote:
         fields = {"options": asdict(options), "platform": platform}
         request = _ForkRequest(fields, fds, on_done)
         if self._program is None:
-            self._start()
+            try:
+                self._start()
+            except OSError as error:
+                on_done(f"the zygote cannot be started: {error.strerror}")
+                return
         if self.pid is None:
             self._waiting.append(request)
         else:
@@ -235,7 +239,8 @@ class Zygote:
         requests = self._stop()
         log.warning("event=zygote_ended why=%r", why)
         if was_ready and self._num_users:
-            self._start()  # for the next interpreter that needs a worker
+            with contextlib.suppress(OSError):  # the next fork tries again
+                self._start()  # for the next interpreter that needs a worker
         for request in requests:
             request.on_done(None if was_ready else f"the zygote is gone: {why}")
 

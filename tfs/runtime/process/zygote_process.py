@@ -13,6 +13,7 @@ the processes that models started.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -125,6 +126,9 @@ class ZygoteProcess:
         program: What the new Python runs; its arguments are the host's process id and
             the descriptors of the channel and of the pipe.
 
+    Raises:
+        OSError: There is no descriptor or thread left; nothing stays.
+
     """
 
     program: ClassVar[str] = _PROGRAM
@@ -139,10 +143,15 @@ class ZygoteProcess:
         self._closed = False
         self._why: str | None = None
         self._on_end: list[Callable[[str], None]] = []
-        environment = worker_environment()
-        threading.Thread(
-            target=self._run, args=(environment,), name="zygote", daemon=True
-        ).start()
+        thread = threading.Thread(
+            target=self._run, args=(worker_environment(),), name="zygote", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.channel.close()
+            self._theirs.close()
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
     @staticmethod
     def is_available() -> bool:
