@@ -8,6 +8,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.interpreter import InterpreterModel
+from tfs.servables.loaded_version import PlacedModel
 from tfs.testing.patience import PATIENCE_S
 
 
@@ -46,7 +47,7 @@ class Answer:
 
 
 def ask(
-    model: InterpreterModel,
+    model: InterpreterModel | PlacedModel,
     inputs: Tensors,
     signature_name: str = "serving_default",
     *,

@@ -49,7 +49,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import Interpreter, MeasurableModel
+from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -224,7 +224,6 @@ def test_random_numbers_are_those_that_are_asked_for(
 ) -> None:
     """Who measures a model can tell one that draws lots from one that remembers."""
     model = interpreter.load(package(tmp_path, Scale()))
-    assert isinstance(model, MeasurableModel)
     x = {"x": floats((1, 1))}
 
     def draw() -> object:

@@ -50,8 +50,8 @@ def test_the_zygote_imports_what_a_platform_needs_once(
     model = host.pool(num_processes=2).load(graph(tmp_path))
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     # A worker was spared the imports; the server's own process would not be.
-    assert model.import_s is not None
-    assert model.import_s > IN_PROCESS_IMPORT_S
+    assert model.loaded.import_s is not None
+    assert model.loaded.import_s > IN_PROCESS_IMPORT_S
     assert host.zygote.pid == zygote
     assert psutil.Process(zygote).num_threads() == 1
     kill_worker(model)

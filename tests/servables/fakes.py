@@ -7,6 +7,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import OnAnotherThread
 
@@ -16,9 +17,21 @@ ID = ServableId("digits", 1)
 class EchoModel(OnAnotherThread):
     """Answers with its inputs; remembers whether it was unloaded."""
 
+    pid, last_call_s, staged_status = 1, None, None
+
     def __init__(self, source: ModelSource) -> None:
         self.source = source
+        self.loaded = ModelProfile()
         self.unloaded = 0
+
+    def two_thread_scaling(self, name: str, inputs: object, duration_s: float) -> None:
+        """Measures nothing."""
+
+    def rehearse(self, name: str, inputs: object, timeout_s: float) -> None:
+        """Calls nothing."""
+
+    def seed(self, seed: int | None) -> bool:
+        return False
 
     def submit(self, task: InferenceTask) -> None:
         task.on_done(task.inputs)

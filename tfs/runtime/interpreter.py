@@ -13,12 +13,12 @@ Python would be one more backend: threads of this process that share one model.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.core.servable_id import ServableId
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 
@@ -66,34 +66,7 @@ class InterpreterModel(Protocol):
         """Frees the model. Blocks; idempotent."""
         ...
 
-
-class OnAnotherThread:
-    """Answers prompt calls for a model that never runs on the caller's thread."""
-
-    def compute_now(
-        self, signature_name: str, make_inputs: MakeInputs
-    ) -> Outcome | None:
-        """Returns None: a task is to be submitted."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadMemory:
-    """What loading a version took. Immutable; None means that it could not be measured.
-
-    Attributes:
-        resident_bytes: Bytes that stayed, including its shared weights.
-        peak_bytes: The most bytes above that during the load.
-
-    """
-
-    resident_bytes: int | None = None
-    peak_bytes: int | None = None
-
-
-@runtime_checkable
-class MeasurableModel(Protocol):
-    """A model whose backend can tell a probe what only the backend sees. Thread-safe."""
+    # What only the backend sees; whoever measures a model asks for it before it serves.
 
     @property
     def pid(self) -> int:
@@ -101,21 +74,11 @@ class MeasurableModel(Protocol):
         ...
 
     @property
-    def import_s(self) -> float | None:
-        """Processor seconds of importing and unpickling, without reading weights."""
-        ...
+    def loaded(self) -> ModelProfile:
+        """What loading it took, and what it changed in its process, as far as is known.
 
-    @property
-    def process_changes(self) -> str:
-        """What the model changed in its process as a whole; empty if nothing is known.
-
-        This covers its load, and all calls up to the last ``two_thread_scaling``.
+        The changes cover all calls up to the last ``two_thread_scaling``, too.
         """
-        ...
-
-    @property
-    def load_memory(self) -> LoadMemory:
-        """The memory that loading it took, as far as the backend can tell."""
         ...
 
     @property
@@ -124,6 +87,11 @@ class MeasurableModel(Protocol):
 
         None if there is no such way, or before the first call.
         """
+        ...
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
         ...
 
     def two_thread_scaling(
@@ -172,14 +140,14 @@ class MeasurableModel(Protocol):
         ...
 
 
-@runtime_checkable
-class StageableModel(Protocol):
-    """A model that may be computed in stages, as its source says. Thread-safe."""
+class OnAnotherThread:
+    """Answers prompt calls for a model that never runs on the caller's thread."""
 
-    @property
-    def staged_status(self) -> AutoStatus | None:
-        """What joining between stages was worth; None if it is computed whole."""
-        ...
+    def compute_now(
+        self, signature_name: str, make_inputs: MakeInputs
+    ) -> Outcome | None:
+        """Returns None: a task is to be submitted."""
+        return None
 
 
 class Interpreter(Protocol):

@@ -38,7 +38,6 @@ from tfs.core.version_directory import (
     verify_sizes,
 )
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
-from tfs.runtime.interpreter import MeasurableModel, StageableModel
 from tfs.runtime.placement import Backend, Placement, place
 from tfs.servables.archives import damage_told, verify_version
 from tfs.servables.code_digest import code_digest
@@ -210,20 +209,12 @@ class VersionLoader:
         """Returns the version's profile; None if nothing is measured."""
         profiler = self._context.profiler
         model = version.model
-        loaded = ModelProfile(load_s=load_s)
-        if isinstance(model, MeasurableModel):
-            memory = model.load_memory
-            self._resident_bytes = memory.resident_bytes
-            loaded = ModelProfile(
-                import_s=model.import_s,
-                load_s=load_s,
-                load_peak_bytes=memory.peak_bytes,
-                resident_bytes=memory.resident_bytes,
-                # This is the same code's value if the interpreter was not asked to
-                # measure again.
-                process_changes=model.process_changes
-                or (known.process_changes if known else ""),
-            )
+        assert model is not None  # it was loaded by an interpreter
+        loaded = replace(model.loaded, load_s=load_s)
+        self._resident_bytes = loaded.resident_bytes
+        if known is not None and not loaded.process_changes:
+            # Its interpreter was not asked to look at that again.
+            loaded = replace(loaded, process_changes=known.process_changes)
         if profiler is None:
             return None
         profile = profiler.profile(
@@ -344,7 +335,7 @@ class VersionLoader:
         try:
             staged = self._context.interpreter_for(backend).load(source)
             try:
-                if not isinstance(staged, StageableModel):
+                if staged.staged_status is None:
                     raise FailedPrecondition("its interpreter computes it whole")
                 model.move(staged, self._context.clock.now() + _MOVE_S)
             except BaseException:

@@ -284,7 +284,7 @@ def test_a_model_can_be_measured(
     ask(loaded, X).outputs()
     assert loaded.last_call_s is not None
     assert loaded.last_call_s > 0
-    assert loaded.import_s is not None
+    assert loaded.loaded.import_s is not None
     loaded.unload()
 
 

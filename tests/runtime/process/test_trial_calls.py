@@ -61,9 +61,9 @@ def test_what_calls_change_of_the_process_is_seen_when_it_is_measured(
     signatures = {"serving_default": signature(), deed: signature()}
     model = host.pool().load(package(tmp_path, Meddler(), signatures))
     model.two_thread_scaling("serving_default", X, 0.01)
-    assert model.process_changes == ""
+    assert model.loaded.process_changes == ""
     model.two_thread_scaling(deed, X, 0.01)
-    assert model.process_changes == "the environment"
+    assert model.loaded.process_changes == "the environment"
 
 
 def test_a_model_that_two_threads_hang_is_measured_no_more(

@@ -11,7 +11,7 @@ import torch
 from tests.core.conformance.servable import run_task
 from tests.models.digits import DigitClassifier
 from tests.runtime.process_host import process_host
-from tests.servables.fakes import ID, EchoModel, FakeInterpreter
+from tests.servables.fakes import ID, FakeInterpreter
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
     DataLoss,
@@ -30,9 +30,7 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.export.values import view_of
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.probe_subject import ProbeSubject
@@ -262,23 +260,6 @@ def test_an_interpreter_is_told_that_code_was_measured(version: Path) -> None:
 def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) -> None:
     """Its interpreter was not asked to look at that again, and it stays out of ours."""
 
-    class Measurable(EchoModel):
-        pid, import_s, process_changes, last_call_s = 1, 0.01, "", None
-        load_memory = LoadMemory()
-
-        def two_thread_scaling(self, name: str, inputs: object, s: float) -> None:
-            return None
-
-        def rehearse(self, name: str, inputs: object, s: float) -> None:
-            return None
-
-        def seed(self, seed: int | None) -> bool:
-            return False
-
-    class Interpreter(FakeInterpreter):
-        def load(self, source: ModelSource) -> EchoModel:
-            return Measurable(source)
-
     class Noting(Profiler):
         loaded = ModelProfile()
 
@@ -293,7 +274,7 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
 
     cache = Profiles()
     profiler = Noting(cache)
-    context = LoadContext(lambda _: Interpreter(), profiler=profiler)
+    context = LoadContext(lambda _: FakeInterpreter(), profiler=profiler)
     loader = TorchPackage().loader(str(version), context)
     assert isinstance(loader, VersionLoader)
     cache.put(ModelProfile(loader.code_digest, process_changes="the locale"))

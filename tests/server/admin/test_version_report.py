@@ -9,6 +9,7 @@ import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
+from tests.servables.fakes import EchoModel
 from tests.server.puppet import PuppetServable, floats
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
@@ -22,7 +23,6 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.placement import Backend, Placement
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.servables.joining.batched import BatchedServable
@@ -34,18 +34,6 @@ SERVABLE = PuppetServable(ServableId("a", 1))
 SOURCE = ModelSource(
     SERVABLE.id, "/models/a/1", "python", {}, SERVABLE.signatures, intra_op_threads=2
 )
-
-
-class OwnModel(OnAnotherThread):
-    """A model that computes in this process."""
-
-    source = SOURCE
-
-    def submit(self, task: InferenceTask) -> None:
-        raise AssertionError(task)
-
-    def unload(self) -> None:
-        """Has nothing to free."""
 
 
 def no_figures(name: str, version: int) -> dict[str, list[RequestFigures]]:
@@ -95,7 +83,7 @@ def test_what_a_version_waits_for_is_told_apart_from_its_notes(
 )
 def test_the_place_is_told_with_its_reason(backend: Backend, place: int) -> None:
     """The place and its reason are those that were decided."""
-    servable = LoadedVersion(PlacedModel(OwnModel()))
+    servable = LoadedVersion(PlacedModel(EchoModel(SOURCE)))
     servable.placement = Placement(backend, "p99 0.1 ms")
     placement = report_of(servable).placement
     assert (placement.place, placement.why) == (place, "p99 0.1 ms")
@@ -115,6 +103,7 @@ class DyingModel(ProcessModel):
     pids = (os.getpid(),)
     num_deaths = 1
     last_death = "was ended by SIGSEGV"
+    staged_status = None
 
     def __init__(self) -> None:
         """Starts nothing."""
@@ -135,7 +124,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
 
 def test_a_version_in_this_process_has_an_interpreter_without_a_pid() -> None:
     """0 stands for the server's own process."""
-    report = report_of(LoadedVersion(PlacedModel(OwnModel())), with_stats=True)
+    report = report_of(LoadedVersion(PlacedModel(EchoModel(SOURCE))), with_stats=True)
     assert [each.pid for each in report.placement.interpreters] == [0]
 
 

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
+from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
+from tfs.runtime.interpreter import OnAnotherThread
 
 
 class DlmopenBackend:
@@ -117,16 +119,14 @@ class DlmopenGroupModel(OnAnotherThread):
     """A version on each interpreter of a group. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, except that the order
-    of tasks holds per interpreter only, and
-    :class:`~tfs.runtime.interpreter.MeasurableModel` by its first interpreter, since all
-    are alike.
+    of tasks holds per interpreter only. It is measured by its first interpreter, since
+    all are alike.
 
     Attributes:
         source: The version.
         members: Each interpreter, and the version there; only its group adds some.
         pid: The server's own process.
-        process_changes: Nothing looks for changes here.
-        load_memory: Unknown, because other code allocates in this process, too.
+        staged_status: None: it is computed whole.
 
     """
 
@@ -134,13 +134,12 @@ class DlmopenGroupModel(OnAnotherThread):
         self.source = source
         self.members: list[tuple[DlmopenInterpreter, InlineModel]] = []
         self.pid = os.getpid()
-        self.process_changes = ""
-        self.load_memory = LoadMemory()
+        self.staged_status: AutoStatus | None = None
 
     @property
-    def import_s(self) -> float | None:
-        """Seconds that the first interpreter needed to import and unpickle it."""
-        return self.members[0][1].import_s
+    def loaded(self) -> ModelProfile:
+        """What loading it took in the first interpreter."""
+        return self.members[0][1].loaded
 
     @property
     def last_call_s(self) -> float | None:
@@ -160,7 +159,7 @@ class DlmopenGroupModel(OnAnotherThread):
         return None
 
     def seed(self, seed: int | None) -> bool:
-        """Seeds each interpreter's random numbers; see ``MeasurableModel``."""
+        """Seeds each interpreter's random numbers; see ``InterpreterModel``."""
         seeded = [model.seed(seed) for _, model in self.members]
         return all(seeded)
 

@@ -18,6 +18,7 @@ import torch
 
 from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.guest_model import (
     GuestModel,
     give_device_memory_back,
@@ -27,7 +28,7 @@ from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.staged_model import StagedModel
-from tfs.runtime.interpreter import LoadMemory, unloaded
+from tfs.runtime.interpreter import unloaded
 from tfs.runtime.placement import FRONT_LIMIT_S
 
 
@@ -121,15 +122,14 @@ class InlineModel:
         enqueue: Starts a task. Never blocks, never raises.
         unload: Frees the model. Blocks.
         front: See below.
-        import_s: See below.
+        import_s: Processor seconds that importing and unpickling took.
 
     Attributes:
         source: See above.
         pid: The server's own process.
         num_threads: The number of threads that torch may use for a call of it.
-        import_s: Processor seconds that importing and unpickling took.
-        process_changes: Unknown, because other code runs in this process, too.
-        load_memory: Unknown, because other code allocates in this process, too.
+        loaded: What loading it took. Other code runs in this process, too, so neither its
+            memory is known nor what it changes.
         last_call_s: Seconds of the last call. A caller that waits on another thread
             also waits for two wake-ups, which may take as long as five calls of a quick
             model. None before the first call, and if several run at once.
@@ -157,9 +157,7 @@ class InlineModel:
         self._enqueue = enqueue
         self._unload = unload
         self.num_threads = source.intra_op_threads
-        self.import_s = import_s
-        self.process_changes = ""
-        self.load_memory = LoadMemory()
+        self.loaded = ModelProfile(import_s=import_s)
         self.last_call_s: float | None = None
         self.front = front
         self.slow_calls = SlowCalls(FRONT_LIMIT_S)
@@ -184,7 +182,7 @@ class InlineModel:
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
-        """Calls the model on threads of its own; see ``MeasurableModel``."""
+        """Calls the model on threads of its own; see ``InterpreterModel``."""
         guest = self.guest
         if guest is None:
             return None
@@ -205,7 +203,7 @@ class InlineModel:
         return math.inf
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the random numbers of the Python it runs in; see ``MeasurableModel``."""
+        """Sets the random numbers of the Python it runs in; see ``InterpreterModel``."""
         guest = self.guest
         if guest is not None:
             guest.seed(seed)

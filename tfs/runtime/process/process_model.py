@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -18,13 +19,13 @@ from tfs.core.errors import DeadlineExceeded, Internal, ServingError, Unavailabl
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import (
-    LoadMemory,
     OnAnotherThread,
     closed,
     finish,
@@ -277,19 +278,10 @@ class ProcessModel(OnAnotherThread):
     # -- what is measured before it serves --------------------------------------------------
 
     @property
-    def import_s(self) -> float | None:
-        """Processor seconds that a worker needed to import and unpickle it."""
-        return self._version.import_s
-
-    @property
-    def process_changes(self) -> str:
-        """What its code changed in its process while it was loaded or measured."""
-        return self._changes or self._version.changes
-
-    @property
-    def load_memory(self) -> LoadMemory:
-        """What the first worker observed of its memory during the load."""
-        return self._version.load_memory
+    def loaded(self) -> ModelProfile:
+        """What the first worker observed of its load, and what calls changed since."""
+        loaded = self._version.loaded
+        return replace(loaded, process_changes=self._changes or loaded.process_changes)
 
     @property
     def last_call_s(self) -> float | None:
@@ -311,7 +303,7 @@ class ProcessModel(OnAnotherThread):
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
-        """Has the first worker call it from two threads; see ``MeasurableModel``.
+        """Has the first worker call it from two threads; see ``InterpreterModel``.
 
         If that does not return, the worker is replaced, and nothing is measured.
         """
@@ -336,7 +328,7 @@ class ProcessModel(OnAnotherThread):
         return scaling if isinstance(scaling, float) else None
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
-        """Has each worker call it, one after the other; see ``MeasurableModel``.
+        """Has each worker call it, one after the other; see ``InterpreterModel``.
 
         An error shows when the model is called again. If the call does not return, the
         worker is replaced.
@@ -364,7 +356,7 @@ class ProcessModel(OnAnotherThread):
         return longest_s
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the workers' random numbers; see ``MeasurableModel``."""
+        """Sets the workers' random numbers; see ``InterpreterModel``."""
         try:
             for worker in self._workers:
                 if worker.state is not WorkerState.ABSENT:

@@ -11,9 +11,10 @@ from typing import Final
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import LoadMemory, finish, queue_full
+from tfs.runtime.interpreter import finish, queue_full
 from tfs.runtime.process.crash_policy import CrashHistory, WorkerEnd
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.version_calls import VersionCalls
@@ -45,9 +46,7 @@ class ProcessVersion:
         refusal: Why its tasks are not run; None while they are.
         num_deaths: How many workers died, whoever was at fault.
         last_death: How the last one died; "" before the first death.
-        import_s: Processor seconds of importing and unpickling it; None before that.
-        changes: What its code changed in the worker's process while it was loaded.
-        load_memory: What the first worker observed of its memory during the load.
+        loaded: What the first worker observed of its load.
         on_wait: Called when a task has to wait.
 
     """
@@ -74,9 +73,7 @@ class ProcessVersion:
         self._was_asked = False  # whether a process was asked to load it
         self.num_deaths = 0
         self.last_death = ""
-        self.import_s: float | None = None
-        self.changes = ""
-        self.load_memory = LoadMemory()
+        self.loaded = ModelProfile()
         self.on_wait: Callable[[], None] = lambda: None
         self._crashes = CrashHistory(options.crashes)
         self._has_worked_between = True  # the last two ends for want of memory
@@ -190,10 +187,11 @@ class ProcessVersion:
 
         # The worker maps weights without reading them, so imports take most of the time.
         import_s = fields.get("import_s")
-        self.import_s = import_s if isinstance(import_s, float) else None
-        self.changes = str(fields.get("changes", ""))
-        self.load_memory = LoadMemory(
-            num_bytes("resident_bytes"), num_bytes("load_peak_bytes")
+        self.loaded = ModelProfile(
+            import_s=import_s if isinstance(import_s, float) else None,
+            load_peak_bytes=num_bytes("load_peak_bytes"),
+            resident_bytes=num_bytes("resident_bytes"),
+            process_changes=str(fields.get("changes", "")),
         )
 
     # -- health --------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from tfs.core.servable import (
     Tensors,
 )
 from tfs.core.signature import Signature
-from tfs.runtime.interpreter import MeasurableModel
 from tfs.servables.loaded_version import PlacedModel
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 
@@ -48,13 +47,13 @@ class ProbeSubject:
 
     def __init__(self, servable: Servable) -> None:
         self._servable = servable
+        self._model = servable.model if isinstance(servable, PlacedModel) else None
         self.signatures: Mapping[str, Signature] = servable.signatures
 
     @property
     def pid(self) -> int:
         """The process whose memory and processor time are the model's, if known."""
-        model = self._measurable
-        return os.getpid() if model is None else model.pid
+        return self._model.pid if self._model else os.getpid()
 
     @property
     def last_call_s(self) -> float | None:
@@ -63,14 +62,12 @@ class ProbeSubject:
         A model that will run elsewhere is judged by its own time, without the way to
         the process in which it is probed.
         """
-        model = self._measurable
-        return None if model is None else model.last_call_s
+        return self._model.last_call_s if self._model else None
 
     @property
     def process_changes(self) -> str:
         """What it has changed of its whole process so far, as far as is known."""
-        model = self._measurable
-        return "" if model is None else model.process_changes
+        return self._model.loaded.process_changes if self._model else ""
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         """Runs one call and waits for it.
@@ -112,18 +109,16 @@ class ProbeSubject:
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
         """Returns calls per second of two threads over one; None if unknown."""
-        model = self._measurable
-        if model is None:
+        if self._model is None:
             return None
-        return model.two_thread_scaling(signature_name, inputs, duration_s)
+        return self._model.two_thread_scaling(signature_name, inputs, duration_s)
 
     def seed(self, seed: int | None) -> bool:
         """Sets the random numbers that it draws; returns whether that was possible.
 
         May be called only before it serves. None takes a seed from the system.
         """
-        model = self._measurable
-        return model is not None and model.seed(seed)
+        return self._model is not None and self._model.seed(seed)
 
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
@@ -137,16 +132,9 @@ class ProbeSubject:
             made, because it cannot be called beside others.
 
         """
-        model = self._measurable
-        if model is None:
+        if self._model is None:
             return None
-        return model.rehearse(signature_name, inputs, timeout_s)
-
-    @property
-    def _measurable(self) -> MeasurableModel | None:
-        servable = self._servable
-        model = servable.model if isinstance(servable, PlacedModel) else None
-        return model if isinstance(model, MeasurableModel) else None
+        return self._model.rehearse(signature_name, inputs, timeout_s)
 
 
 def warm_up(

@@ -23,7 +23,6 @@ from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.layered.auto import AutoStatus
-from tfs.runtime.interpreter import StageableModel
 from tfs.servables.joining.batched import BatchedServable, QueueReport
 from tfs.servables.loaded_version import LoadedVersion, processes_of
 from tfs.server.config.waiting import fill_error
@@ -214,7 +213,7 @@ def _fill_queues(report: pb.VersionReport, servable: Servable) -> None:
 def _staged_status(servable: Servable) -> AutoStatus | None:
     """Returns what joining between stages was worth; None if that is not done."""
     model = servable.model if isinstance(servable, LoadedVersion) else None
-    return model.staged_status if isinstance(model, StageableModel) else None
+    return None if model is None else model.staged_status
 
 
 def _batched(servable: Servable) -> BatchedServable | None:

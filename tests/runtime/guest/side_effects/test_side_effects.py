@@ -186,11 +186,11 @@ def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) 
         ServableId("doubles", 1), str(tmp_path), "python", {}, signatures
     )
     model = host.pool().load(source)
-    assert model.process_changes == "the default dtype"
+    assert model.loaded.process_changes == "the default dtype"
     plain = host.pool().load(package(tmp_path, Scale()))
-    assert plain.process_changes == ""
+    assert plain.loaded.process_changes == ""
     known = host.pool().load(replace(source, was_measured=True))
-    assert known.process_changes == ""  # known of its code: nobody looked
+    assert known.loaded.process_changes == ""  # known of its code: nobody looked
 
 
 def on_own_thread(work: Callable[[], object]) -> list[str]:
@@ -263,6 +263,6 @@ def test_a_worker_tells_what_calls_leave_on_their_thread(
         {"serving_default": signature()},
     )
     model = host.pool().load(source)
-    assert model.process_changes == ""
+    assert model.loaded.process_changes == ""
     model.two_thread_scaling("serving_default", {"x": floats((1, 2), 1, 2)}, 0.01)
-    assert model.process_changes == "automatic casts"
+    assert model.loaded.process_changes == "automatic casts"
