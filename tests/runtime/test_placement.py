@@ -73,8 +73,6 @@ QUICK = profile(0.01, 2.0, 100e-6)
     [
         (PlacementOptions(device="cuda:1"), Backend.INLINE),
         (PlacementOptions(process_available=False), Backend.INLINE),
-        (PlacementOptions(torch_imported=False), Backend.PROCESS),
-        (PlacementOptions(torch_imported=False, device="cuda"), Backend.PROCESS),
         (PlacementOptions(isolation_required=True), Backend.PROCESS),
         (PlacementOptions(isolation_required=True, device="cuda"), Backend.PROCESS),
         (
@@ -103,9 +101,6 @@ def test_options_and_host_come_before_measurements(
         PlacementOptions(isolation_required=True, backend=Backend.DLMOPEN),
         PlacementOptions(device="cuda", backend=Backend.DLMOPEN),
         PlacementOptions(backend=Backend.PROCESS, process_available=False),
-        PlacementOptions(backend=Backend.INLINE, torch_imported=False),
-        PlacementOptions(backend=Backend.FRONT, torch_imported=False),
-        PlacementOptions(torch_imported=False, process_available=False),
     ],
 )
 def test_what_cannot_be_had_is_refused(options: PlacementOptions) -> None:

@@ -49,8 +49,6 @@ class PlacementOptions:
             contains whatever the model does.
         device: Where the model computes.
         process_available: Whether this host has the process backend.
-        torch_imported: Whether the server process imported torch at its start. It never
-            does so later, because that would stall the serving loop.
 
     """
 
@@ -58,7 +56,6 @@ class PlacementOptions:
     isolation_required: bool = False
     device: str = "cpu"
     process_available: bool = True
-    torch_imported: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +101,6 @@ def place(
         return _asked_for(options)
     if why_apart and options.process_available:
         return Placement(Backend.PROCESS, why_apart)
-    if not options.torch_imported:
-        if not options.process_available:
-            raise FailedPrecondition(
-                "the server started without torch, and this host has no process "
-                "backend; restart it with this model in its first configuration"
-            )
-        return Placement(Backend.PROCESS, "the server process runs without torch")
     if options.device != "cpu":
         return Placement(
             Backend.INLINE, f"device {options.device}: one context for all"
@@ -133,11 +123,6 @@ def _asked_for(options: PlacementOptions) -> Placement:
         raise FailedPrecondition(
             "backend 'process' is asked for, and this host does not have it; serve the "
             "model on Linux with memfd, pidfd and eventfd, or by another backend"
-        )
-    if backend in (Backend.FRONT, Backend.INLINE) and not options.torch_imported:
-        raise FailedPrecondition(
-            f"backend {backend.value!r} is asked for, and the server started without "
-            "torch; restart it with this model in its first configuration"
         )
     return Placement(backend, "asked for")
 
