@@ -60,6 +60,16 @@ def test_a_registered_model_is_ready_and_takes_no_memory() -> None:
     assert env.core.readiness.is_ready()
 
 
+def test_version_0_is_a_primary_as_any_other() -> None:
+    """It answers, although the model has a newer version that is not loaded either."""
+    env = Environment()
+    env.add_version("a", 0)
+    env.add_version("a", 1)
+    both = "model_version_policy { all {} } traffic { primary: 0 }"
+    env.start(config(model("a", "", f"{ON_DEMAND} {both}")))
+    assert env.core.served.primary("a") == 0
+
+
 def test_all_who_ask_wait_for_one_load() -> None:
     """However many ask meanwhile, the version is loaded once."""
     env = registered("a")

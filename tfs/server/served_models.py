@@ -221,7 +221,8 @@ class ServedModels:
             versions = self._residency.versions(name)
             config = self._config
             if versions and config is not None and name in config.models:
-                return config.models[name].primary or max(versions)
+                wanted = config.models[name].primary
+                return max(versions) if wanted is None else wanted
         return primary
 
     def is_well(self, name: str) -> bool:

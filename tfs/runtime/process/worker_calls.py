@@ -323,7 +323,7 @@ class WorkerCalls:
         if type(outcome) is not SlowReply:
             finish(task, outcome)
             return
-        read = partial(_read_and_finish, task, outcome)
+        read = partial(_read_and_finish, self._version.who, task, outcome)
         try:
             self._options.executor.submit(read)
         except RuntimeError:  # the server is ending
@@ -364,13 +364,16 @@ def _deadline_ns(deadline_s: float | None, now_s: float) -> int:
     return int((time.monotonic() + deadline_s - now_s) * 1e9) or 1
 
 
-def _read_and_finish(task: InferenceTask, reply: SlowReply) -> None:
+def _read_and_finish(who: str, task: InferenceTask, reply: SlowReply) -> None:
     outcome: Outcome
     try:
         outcome = reply.read()
     except CorruptReply as error:
         log.error(
-            "event=corrupt_reply signature=%s error=%s", task.signature_name, error
+            "event=corrupt_reply servable=%s signature=%s error=%s",
+            who,
+            task.signature_name,
+            error,
         )
-        outcome = Internal(f"its interpreter answered nonsense: {error}")
+        outcome = Internal(f"{who}: its interpreter answered nonsense: {error}")
     finish(task, outcome)

@@ -9,7 +9,7 @@ from typing import Final
 
 from tfs.core import stat_names
 from tfs.core.clock import Clock
-from tfs.core.errors import Code, FailedPrecondition
+from tfs.core.errors import Aborted, Code, FailedPrecondition
 from tfs.core.stats import Stats
 from tfs.handlers.oip.service import Done, VersionCounts
 from tfs.server.config.overrides import ModelConfig, Override
@@ -122,8 +122,15 @@ class ModelRepository:
         for name, done in waiting:
             if self._core.served.primary(name) is None:
                 done(None)
-            else:
+            elif self._is_to_go(name):
                 self._unloading.append((name, done))
+            else:
+                done(Aborted(f"{name} is not unloaded: it was loaded again meanwhile"))
+
+    def _is_to_go(self, name: str) -> bool:
+        running = self._core.config.running
+        override = None if running is None else running.overrides.get(name)
+        return override is not None and override.made_by == UNLOAD
 
 
 @dataclass(slots=True)
