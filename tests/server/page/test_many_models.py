@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from tfs.server.config.server_config import read_config_text
 from tfs.server.page.handler import prepare, render
 from tfs.server.page.recent_events import RecentEvents
 from tfs.server.page.views import PageParts, Views
+from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
 
 NUM_MODELS = 10_000
 NUM_THAT_ANSWER = 150
@@ -27,13 +29,18 @@ UPDATE_BYTES = 50_000
 
 
 @pytest.fixture(scope="module")
-def views() -> Views:
+def env() -> Environment:
     env = Environment()
     names = [f"model{index:05}" for index in range(NUM_MODELS)]
     for name in names[:NUM_THAT_ANSWER]:
         env.add_version(name, 1)
     env.core.start(read_config_text(config(*map(model, names)), "test"))
     env.settle()
+    return env
+
+
+@pytest.fixture(scope="module")
+def views(env: Environment) -> Views:
     facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
     reports = ServerReports(env.core, env.clock, facts)
     admin = CoreAdmin(env.core, env.clock, reports)
@@ -83,3 +90,17 @@ def test_models_are_listed_a_hundred_a_page(views: Views) -> None:
     assert text.count("?model=model") == 100
     assert 'href="/docs?page=99"' in text
     assert "page=101" not in text
+
+
+def test_openapi_describes_a_thousand_models_a_page_in_small_pieces(
+    env: Environment,
+) -> None:
+    """The whole stopped the server's other threads for a tenth of a second."""
+    write = OpenApiPages(env.core, lambda _: None).pages[DOCUMENT].write
+    parts = write("")
+    assert max(map(len, parts)) < 10_000
+    document = json.loads(b"".join(parts))
+    assert "page 1 of 10 of its models" in document["info"]["description"]
+    predicts = [path for path in document["paths"] if path.endswith(":predict")]
+    assert len(predicts) == NUM_THAT_ANSWER
+    assert json.loads(b"".join(write("page=2")))["paths"] == {}

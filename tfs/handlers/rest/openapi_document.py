@@ -10,7 +10,13 @@ from urllib.parse import quote
 from tfs.codec.json.document import SIGNATURE_NAME
 from tfs.codec.json.predict_body import INPUTS, INSTANCES
 from tfs.codec.json.tensor_reader import BYTES_KEY
-from tfs.codec.json.tensor_writer import OUTPUTS, PREDICTIONS, array_of, json_value
+from tfs.codec.json.tensor_writer import (
+    OUTPUTS,
+    PREDICTIONS,
+    array_of,
+    dump,
+    json_value,
+)
 from tfs.core.dtype import STRING, DType
 from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
@@ -52,21 +58,26 @@ class DescribedModel:
     path: str = ""
 
 
-def openapi_document(models: Iterable[DescribedModel], release: str) -> dict[str, Any]:
-    """Returns the document for some models; ``release`` is the server's."""
-    paths: dict[str, Any] = {}
-    for model in models:
-        paths.update(_paths_of(model))
+def openapi_document(
+    models: Iterable[DescribedModel], release: str, more: str = ""
+) -> Sequence[bytes]:
+    """Returns the document for some models, in a piece for each, which stops nobody long.
+
+    Args:
+        models: The models; taken one by one.
+        release: The server's.
+        more: Where others are described.
+
+    """
     error = _object_schema({"error": {"type": "string"}}, ["error"])
-    return {
+    frame = {
         "openapi": "3.1.0",
         "info": {
             "title": "TFS",
             "version": release,
             "description": "TensorFlow Serving's REST API of the models on this server. "
-            "NaN, Infinity and -Infinity are numbers here.",
+            f"NaN, Infinity and -Infinity are numbers here.{more}",
         },
-        "paths": paths,
         "components": {
             "schemas": {"Error": error},
             "responses": {
@@ -79,6 +90,12 @@ def openapi_document(models: Iterable[DescribedModel], release: str) -> dict[str
             },
         },
     }
+    parts = [dump(frame)[:-1] + b',"paths":{']
+    comma = b""
+    for model in models:
+        parts.append(comma + dump(_paths_of(model))[1:-1])
+        comma = b","
+    return (*parts, b"}}")
 
 
 def methods_of(signature: Signature) -> Sequence[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
-from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.http_call import JSON, HttpCall, HttpReply
@@ -19,6 +18,8 @@ from tfs.server.core import ServerCore
 from tfs.server.system.versions import distribution_version
 
 DOCUMENT: Final = "/openapi.json"
+MODELS: Final = 1000
+"""A page of it: generators of clients take no more, and a thread writes it for a second."""
 
 
 class OpenApiPages:
@@ -63,17 +64,23 @@ class OpenApiPages:
             except Exception as error:
                 call.fail(serving_error(error, f"{asked.name}: OpenAPI"))
                 return
-            document = dump(openapi_document([model], self._release))
-            call.respond(HttpReply((document,)))
+            call.respond(HttpReply(openapi_document([model], self._release)))
 
         try:
             self._run(write)
         except RuntimeError:
             call.fail(Unavailable("the server is shutting down"))
 
-    def _document(self, _query: str) -> Sequence[bytes]:
-        models = self._models(list(self._core.config.models))
-        return (dump(openapi_document(models, self._release)),)
+    def _document(self, query: str) -> Sequence[bytes]:
+        names = sorted(self._core.config.models)
+        number = parse_qs(query).get("page", ["1"])[-1]
+        page = int(number) if number.isdecimal() and len(number) < 7 else 1
+        more = ""
+        if len(names) > MODELS:
+            last = -(-len(names) // MODELS)
+            more = f" This is page {page} of {last} of its models; ?page={page % last + 1} is another."
+        names = names[(page - 1) * MODELS : page * MODELS]
+        return openapi_document(self._models(names), self._release, more)
 
     def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
         for name in names:
