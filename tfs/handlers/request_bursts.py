@@ -8,7 +8,7 @@ answered one by one, errors included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -22,7 +22,7 @@ from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter
 
-PLAIN_DTYPES: Final = frozenset(
+_PLAIN_DTYPES: Final = frozenset(
     each
     for each in DTYPES.values()
     if each.name in ("float16", "float32", "float64")
@@ -122,16 +122,29 @@ class RequestBursts:
         self._readers[call.head] = reader
 
     def learn_end(
-        self, call: HttpCall, template: BurstTemplate, sizes: Sequence[int]
+        self,
+        call: HttpCall,
+        spec: ModelSpec,
+        inputs: Mapping[str, TensorView],
+        replies: ReplyWriter,
     ) -> None:
         """Has requests with the same head, and the same beginning, taken as this one.
 
         Args:
             call: A request whose body ends in the elements of its tensors.
-            template: What is so of all requests that begin like it.
-            sizes: Bytes of each tensor, in the order in which they are sent.
+            spec: The model that it asks for.
+            inputs: Its tensors, in the order in which they are sent.
+            replies: Writes the answers.
 
         """
+        template = BurstTemplate(
+            spec,
+            tuple([(name, view.dtype, view.shape) for name, view in inputs.items()]),
+            replies,
+            call.content_type,
+            call.length_header,
+        )
+        sizes = [view.size_bytes for view in inputs.values()]
         body = call.message
         begin = len(body) - sum(sizes)
         if not 0 < begin <= _MAX_BEGINNING_BYTES:
@@ -190,13 +203,10 @@ class RequestBursts:
         return left
 
 
-def may_come_together(call: HttpCall, signature: Signature) -> bool:
-    """Whether requests like this one, with plain tensors, may be taken together."""
-    return not (signature.defaults or call.query or is_low_priority(call.metadata))
-
-
-def inputs_of(
-    inputs: dict[str, TensorView],
-) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
-    """Returns name, dtype and shape of each tensor."""
-    return tuple([(name, view.dtype, view.shape) for name, view in inputs.items()])
+def may_come_together(
+    call: HttpCall, signature: Signature, inputs: Mapping[str, TensorView]
+) -> bool:
+    """Whether requests like this one may be taken together."""
+    return all(view.dtype in _PLAIN_DTYPES for view in inputs.values()) and not (
+        signature.defaults or call.query or is_low_priority(call.metadata)
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.rest.paths import Action, RestPath, parse_path
+from tfs.handlers.rest.paths import Action, parse_path
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_paths_name_a_model_and_what_is_asked_of_it(
     verb: str, path: str, action: Action, model: ModelSpec
 ) -> None:
     """In any case, URL-encoded (TestParseModelInfoForGet, TestParseModelInfoForPost)."""
-    assert parse_path(verb, path) == RestPath(action, model)
+    assert parse_path(verb, path) == (action, model)
 
 
 @pytest.mark.parametrize(

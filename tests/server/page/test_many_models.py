@@ -20,7 +20,7 @@ from tfs.server.config.server_config import read_config_text
 from tfs.server.page.handler import prepare, render
 from tfs.server.page.recent_events import RecentEvents
 from tfs.server.page.views import PageParts, Views
-from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
+from tfs.server.ports.openapi_pages import OpenApiPages
 
 NUM_MODELS = 10_000
 NUM_THAT_ANSWER = 150
@@ -96,11 +96,11 @@ def test_openapi_describes_a_thousand_models_a_page_in_small_pieces(
     env: Environment,
 ) -> None:
     """The whole stopped the server's other threads for a tenth of a second."""
-    write = OpenApiPages(env.core, lambda _: None).pages[DOCUMENT].write
-    parts = write("")
+    write = OpenApiPages(env.core, lambda _: None).document
+    parts = write("").body
     assert max(map(len, parts)) < 10_000
     document = json.loads(b"".join(parts))
     assert "page 1 of 10 of its models" in document["info"]["description"]
     predicts = [path for path in document["paths"] if path.endswith(":predict")]
     assert len(predicts) == NUM_THAT_ANSWER
-    assert json.loads(b"".join(write("page=2")))["paths"] == {}
+    assert json.loads(b"".join(write("page=2").body))["paths"] == {}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
-from urllib.parse import unquote
 
 import orjson
 from google.protobuf.message import Message
@@ -18,9 +16,7 @@ from tfs.codec.oip.infer_view import read_version
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import (
     InvalidArgument,
-    NotFound,
     ServingError,
-    Unimplemented,
     without_paths,
 )
 from tfs.core.http_call import HttpCall, HttpReply
@@ -31,13 +27,8 @@ from tfs.handlers.message_limits import QUESTION_BYTES, JsonRoom
 from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
 from tfs.handlers.oip.service import INFER as INFER_PATH
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.request_bursts import (
-    PLAIN_DTYPES,
-    BurstTemplate,
-    RequestBursts,
-    inputs_of,
-    may_come_together,
-)
+from tfs.handlers.request_bursts import RequestBursts, may_come_together
+from tfs.handlers.rest.paths import Routes
 from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
@@ -89,7 +80,7 @@ class OipRestHandler:
     def __call__(self, call: HttpCall) -> None:
         """Starts the request; the call is finished when its outcome is known."""
         try:
-            method, names = parse_path(call.verb, call.path)
+            method, names = _ROUTES.find(call.verb, call.path.removesuffix("/"))
             if method == INFER:
                 self._start_infer(call, names)
             else:
@@ -136,23 +127,17 @@ class OipRestHandler:
         self, call: HttpCall, spec: ModelSpec, request: InferBody, signature: Signature
     ) -> None:
         """Has requests like this one taken together, if they differ in elements alone."""
-        answer, views = request.answer, request.inputs.values()
-        sizes = [view.size_bytes for view in views]
+        answer, sizes = request.answer, [v.size_bytes for v in request.inputs.values()]
         if (
             request.num_binary_bytes == sum(sizes)  # there is nothing in JSON
             and all(sizes)
-            and all(view.dtype in PLAIN_DTYPES for view in views)
             and tuple(answer.outputs) in ((), tuple(signature.outputs))
             and all(map(answer.is_binary, signature.outputs))
             and not answer.request_id
             and not request.settings.changes_call
-            and may_come_together(call, signature)
+            and may_come_together(call, signature, request.inputs)
         ):
-            replies = JsonReplies(answer)
-            template = BurstTemplate(
-                spec, inputs_of(request.inputs), replies, length_header=JSON_BYTES
-            )
-            self._bursts.learn_end(call, template, sizes)
+            self._bursts.learn_end(call, spec, request.inputs, JsonReplies(answer))
 
     def _ask(self, call: HttpCall, method: str, names: Mapping[str, str]) -> None:
         request_type, response_type = _MESSAGES[method]
@@ -245,31 +230,4 @@ ROUTES: Final = (
 )
 """Verb, path and method; of two that fit, the first one counts."""
 
-_PATTERNS: Final = tuple(
-    (verb, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path) + "/?"), method)
-    for verb, path, method in ROUTES
-)
-
-
-def parse_path(verb: str, path: str) -> tuple[str, Mapping[str, str]]:
-    """Returns the method of a path, and the names in it: ``name`` and ``version``.
-
-    Raises:
-        NotFound: There is no such path.
-        Unimplemented: It takes another verb.
-
-    """
-    wanted = None
-    for wanted_verb, pattern, method in _PATTERNS:
-        found = pattern.fullmatch(path)
-        if found is None:
-            continue
-        if verb == wanted_verb or (verb == "HEAD" and wanted_verb == "GET"):
-            return method, {
-                key: unquote(each) for key, each in found.groupdict().items()
-            }
-        wanted = wanted_verb
-    if wanted:
-        raise Unimplemented(f"{path} takes {wanted}, no {verb}")
-    known = ", ".join(dict.fromkeys(route for _, route, _ in ROUTES))
-    raise NotFound(f"there is nothing at {path}; there are {known}")
+_ROUTES: Final = Routes(ROUTES, ", ".join(dict.fromkeys(path for _, path, _ in ROUTES)))

@@ -22,7 +22,6 @@ from tfs.codec.json.examples import (
     write_classify_reply,
     write_regress_reply,
 )
-from tfs.codec.json.packed import parse_msgpack, parse_npy
 from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import PREDICTIONS, dump, rows_of
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
@@ -41,7 +40,7 @@ from tfs.core.errors import (
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Servable, Tensors
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tensor_view import TensorView
 from tfs.handlers.delegating_call import DelegatingCall, TranslatedCall
 from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.model_metadata import SIGNATURE_DEF
@@ -55,7 +54,7 @@ from tfs.handlers.rest.forms import (
     wanted_form,
 )
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
-from tfs.handlers.rest.plain_requests import learn
+from tfs.handlers.rest.plain_requests import PARSERS, learn
 from tfs.handlers.service_names import MODEL, PREDICTION
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.apis import (
@@ -128,15 +127,12 @@ class RestHandler:
                 self._preflight(call)
                 return
         try:
-            path = parse_path(call.verb, call.path)
-            action = path.action
+            action, model = parse_path(call.verb, call.path)
             if action is Action.PREDICT:
-                self._answer_predict(call, path.model)
+                self._answer_predict(call, model)
             elif action is Action.STATUS:
                 status = get_model_status_pb2.GetModelStatusRequest()
-                fill_model_spec(
-                    status.model_spec, replace(path.model, version_label=None)
-                )
+                fill_model_spec(status.model_spec, replace(model, version_label=None))
                 self._status(
                     TranslatedCall(call, status.SerializeToString(), status_reply)
                 )
@@ -144,14 +140,14 @@ class RestHandler:
                 metadata = get_model_metadata_pb2.GetModelMetadataRequest(
                     metadata_field=[SIGNATURE_DEF]
                 )
-                fill_model_spec(metadata.model_spec, path.model)
+                fill_model_spec(metadata.model_spec, model)
                 self._metadata(
                     TranslatedCall(call, metadata.SerializeToString(), metadata_reply)
                 )
             elif action is Action.OPENAPI:
-                self._describe(call, path.model)
+                self._describe(call, model)
             else:
-                self._answer_examples(call, action, path.model)
+                self._answer_examples(call, action, model)
         except ServingError as error:
             call.fail(error)
 
@@ -182,27 +178,20 @@ class RestHandler:
             return
         if form is Form.JSON and not self._room.take(call, len(call.message)):
             return
-        body = _PARSERS[form](call.message)
+        body = PARSERS[form](call.message)
         spec = replace(model, signature_name=body.signature_name)
         if call.query and parse_qs(call.query).get("per_item") == ["true"]:
             answer_per_item(self._predict, call, spec, body.rows())
             return
 
+        replies = FormedReplies(wanted, body.layout)
+
         def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[()]]:
             inputs = body.read(signature)
             if not body.signature_name:
-                learn(
-                    self.bursts,
-                    call,
-                    model,
-                    (form, wanted),
-                    inputs,
-                    signature,
-                    body.layout,
-                )
+                learn(self.bursts, call, model, form, inputs, signature, replies)
             return inputs, ()
 
-        replies = FormedReplies(wanted, body.layout)
         self._predict.start(call, spec, read, replies, find=_signature_of)
 
     def _answer_examples(
@@ -231,13 +220,6 @@ class RestHandler:
             call.fail(FailedPrecondition("Origin header is missing in CORS preflight"))
         else:
             call.respond(HttpReply(()))
-
-
-_PARSERS: Final[dict[Form, Callable[[Buffer], PredictBody]]] = {
-    Form.JSON: PredictBody.parse,
-    Form.MSGPACK: parse_msgpack,
-    Form.NPY: parse_npy,
-}
 
 
 def _undescribed(call: HttpCall, model: ModelSpec) -> None:

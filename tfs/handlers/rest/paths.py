@@ -1,4 +1,4 @@
-"""What the paths of TensorFlow Serving's REST API name.
+"""What the paths of TensorFlow Serving's REST API name, and others by their patterns.
 
 (TensorFlow Serving: model_servers/http_rest_api_handler.cc, http_rest_api_util.cc.)
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, NotFound, Unimplemented
+
+T = TypeVar("T")
 
 PREFIX: Final = "/v1/"
 
@@ -36,22 +38,8 @@ class Action(enum.Enum):
     OPENAPI = "openapi.json"
 
 
-@dataclass(frozen=True, slots=True)
-class RestPath:
-    """A parsed path. Immutable.
-
-    Attributes:
-        action: What is asked for.
-        model: The model and the version or label; without a signature.
-
-    """
-
-    action: Action
-    model: ModelSpec
-
-
-def parse_path(verb: str, path: str) -> RestPath:
-    """Returns what a request names.
+def parse_path(verb: str, path: str) -> tuple[Action, ModelSpec]:
+    """Returns what is asked of which model; the signature is not in a path.
 
     Raises:
         InvalidArgument: Not such a path, or not for that verb.
@@ -70,8 +58,43 @@ def parse_path(verb: str, path: str) -> RestPath:
                 f"Failed to convert version: {found['version']} to numeric."
             )
     label = found["label"]
-    default = Action.STATUS.value
-    return RestPath(
-        Action((found["action"] or default).lower()),
-        ModelSpec(unquote(found["name"]), version, label and unquote(label)),
-    )
+    action = Action((found["action"] or Action.STATUS.value).lower())
+    return action, ModelSpec(unquote(found["name"]), version, label and unquote(label))
+
+
+class Routes(Generic[T]):
+    """What is at which other paths. Immutable.
+
+    Args:
+        routes: Verb, path with names in braces, and what is there; of two that fit, the
+            first one counts.
+        known: Says what there is.
+
+    """
+
+    def __init__(self, routes: Iterable[tuple[str, str, T]], known: str) -> None:
+        self._routes = [
+            (verb, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), what)
+            for verb, path, what in routes
+        ]
+        self._known = known
+
+    def find(self, verb: str, path: str) -> tuple[T, Mapping[str, str]]:
+        """Returns what is at a path, and the names in it.
+
+        Raises:
+            NotFound: Nothing is.
+            Unimplemented: It takes another verb.
+
+        """
+        wanted = ""
+        for own_verb, pattern, what in self._routes:
+            found = pattern.fullmatch(path)
+            if found is None:
+                continue
+            if own_verb == ("GET" if verb == "HEAD" else verb):
+                return what, {key: unquote(e) for key, e in found.groupdict().items()}
+            wanted = own_verb
+        if wanted:
+            raise Unimplemented(f"{path} takes {wanted}, no {verb}")
+        raise NotFound(f"there is nothing at {path}; there are {self._known}")

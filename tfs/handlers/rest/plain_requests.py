@@ -19,11 +19,9 @@ from tfs.core.http_call import HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 from tfs.handlers.request_bursts import (
-    PLAIN_DTYPES,
     BurstTemplate,
     Plain,
     RequestBursts,
-    inputs_of,
     may_come_together,
 )
 from tfs.handlers.rest.forms import Form, FormedReplies
@@ -33,7 +31,8 @@ _MAX_JSON_BYTES: Final = 6 << 10  # longer JSON asks for room before it is parse
 
 _FLIPPED: Final = bytes(range(255, -1, -1))
 
-_PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
+PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
+    Form.JSON: PredictBody.parse,
     Form.MSGPACK: parse_msgpack,
     Form.NPY: parse_npy,
 }
@@ -89,10 +88,10 @@ def learn(
     bursts: RequestBursts,
     call: HttpCall,
     spec: ModelSpec,
-    forms: tuple[Form, Form],
-    inputs: dict[str, TensorView],
+    form: Form,
+    inputs: Mapping[str, TensorView],
     signature: Signature,
-    layout: Layout,
+    replies: FormedReplies,
 ) -> None:
     """Has requests like one for a default signature taken together, if they can be.
 
@@ -102,28 +101,23 @@ def learn(
         bursts: Takes them.
         call: The request.
         spec: The model that it asks for.
-        forms: How it was sent, and how it is answered.
+        form: How it was sent.
         inputs: What it says.
         signature: What it is checked against.
-        layout: Of its answer.
+        replies: Writes its answer.
 
     """
-    form, wanted = forms
-    if len(signature.inputs) != 1 or not may_come_together(call, signature):
+    if len(signature.inputs) != 1 or not may_come_together(call, signature, inputs):
         return
     ((name, view),) = inputs.items()
-    if signature.inputs[name].dtype not in PLAIN_DTYPES:
-        return
     if form is Form.JSON:
         known = bursts.reader_of(call)
         if not (isinstance(known, JsonReader) and known.is_for(view.dtype, name)):
-            bursts.learn(call, JsonReader(spec, wanted, name, view.dtype))
+            bursts.learn(call, JsonReader(spec, replies.form, name, view.dtype))
     elif view.size_bytes <= LARGE_BYTES and _ends_in_elements(
         form, call.message, signature, view
     ):
-        replies = FormedReplies(wanted, layout)
-        template = BurstTemplate(spec, inputs_of(inputs), replies, wanted.value)
-        bursts.learn_end(call, template, (view.size_bytes,))
+        bursts.learn_end(call, spec, inputs, replies)
 
 
 def _ends_in_elements(
@@ -135,7 +129,7 @@ def _ends_in_elements(
         return False
     other = bytes(view.buffer).translate(_FLIPPED)
     try:
-        (found,) = _PARSERS[form](bytes(body[:-size]) + other).read(signature).values()
+        (found,) = PARSERS[form](bytes(body[:-size]) + other).read(signature).values()
     except ServingError:
         return False
     return found == TensorView(view.dtype, view.shape, other)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
-from tfs.core.errors import Internal, NotFound, Unavailable, Unimplemented
+from tfs.core.errors import (
+    Internal,
+    NotFound,
+    ServingError,
+    Unavailable,
+    Unimplemented,
+)
 from tfs.core.http_call import TEXT, HttpCall, HttpHandler, HttpReply
 
 log = logging.getLogger(__name__)
@@ -17,18 +22,11 @@ ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 
 
-@dataclass(frozen=True, slots=True)
-class TextPage:
-    """A page that takes milliseconds to write, on a thread.
+Page = Callable[[str], HttpReply]
+"""Writes an answer, given the query; blocks for a while."""
 
-    Attributes:
-        write: Writes it, given the query, in pieces that are sent one after the other.
-        content_type: Its content type.
-
-    """
-
-    write: Callable[[str], Sequence[bytes]]
-    content_type: str
+Run = Callable[[Callable[[], None]], object]
+"""Runs a function on a thread; raises RuntimeError when the server closes."""
 
 
 class HttpRoot:
@@ -38,9 +36,9 @@ class HttpRoot:
         apis: What answers each path that begins so, by the beginning.
         is_ready: Whether requests should be sent here, as gRPC health tells of "".
         is_available: Whether a model can answer; None if it is not configured.
-        pages: Pages by path.
+        pages: What else answers, by path.
         others: Answers all other paths.
-        run: Runs a function on a thread; raises RuntimeError when the server closes.
+        run: Runs what blocks.
 
     """
 
@@ -49,9 +47,9 @@ class HttpRoot:
         apis: Mapping[str, HttpHandler],
         is_ready: Callable[[], bool],
         is_available: Callable[[str], bool | None],
-        pages: Mapping[str, TextPage],
+        pages: Mapping[str, Page],
         others: HttpHandler,
-        run: Callable[[Callable[[], None]], object],
+        run: Run,
     ) -> None:
         self._apis = tuple(apis.items())
         self._is_ready = is_ready
@@ -76,7 +74,8 @@ class HttpRoot:
         elif path == READY:
             self._tell_ready(call)
         else:
-            self._write(call, self._pages[path])
+            page = self._pages[path]
+            answer_apart(self._run, call, lambda: page(call.query))
 
     def _tell_ready(self, call: HttpCall) -> None:
         names = parse_qs(call.query).get("model", [])
@@ -88,17 +87,22 @@ class HttpRoot:
         text = b"ready\n" if ready else b"not ready\n"
         call.respond(HttpReply((text,), 200 if ready else 503, TEXT))
 
-    def _write(self, call: HttpCall, page: TextPage) -> None:
-        def write() -> None:
-            try:
-                parts = page.write(call.query)
-            except Exception:
-                log.exception("event=page_failed path=%s", call.path)
-                call.fail(Internal("the page cannot be written; see the log"))
-                return
-            call.respond(HttpReply(parts, content_type=page.content_type))
 
+def answer_apart(run: Run, call: HttpCall, write: Callable[[], HttpReply]) -> None:
+    """Answers with what ``write`` returns on a thread, or with the error that it raises."""
+
+    def answer() -> None:
         try:
-            self._run(write)
-        except RuntimeError:
-            call.fail(Unavailable("the server is shutting down"))
+            reply = write()
+        except ServingError as error:
+            call.fail(error)
+        except Exception:
+            log.exception("event=page_failed path=%s", call.path)
+            call.fail(Internal("the page cannot be written; see the log"))
+        else:
+            call.respond(reply)
+
+    try:
+        run(answer)
+    except RuntimeError:
+        call.fail(Unavailable("the server is shutting down"))

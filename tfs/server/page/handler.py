@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, quote
 
 import orjson
 from google.protobuf.message import Message
 
 from tfs.core.errors import (
     Code,
-    Internal,
     InvalidArgument,
-    NotFound,
     ServingError,
-    Unavailable,
-    Unimplemented,
 )
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.operating.admin import Admin, Asked
 from tfs.handlers.operating.admin_access import KEY_COOKIE, AdminAccess
+from tfs.handlers.rest.paths import Routes
+from tfs.handlers.rest.root import Run, answer_apart
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page import charts, words
 from tfs.server.page.views import View, Views
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-log = logging.getLogger(__name__)
 
 HTML: Final = "text/html; charset=utf-8"
 ROUTES: Final = (
@@ -55,9 +48,9 @@ ROUTES: Final = (
 """Verb, path, what it is, and whether it operates or reveals the server."""
 
 _FOLDER: Final = Path(__file__).parent
-_PATTERNS: Final = tuple(
-    (verb, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), what, is_guarded)
-    for verb, path, what, is_guarded in ROUTES
+_ROUTES: Final = Routes(
+    [(verb, path, (what, is_guarded)) for verb, path, what, is_guarded in ROUTES],
+    "/, /docs, /openapi.json, /v1/, /v2, /healthz, /readyz, /metrics",
 )
 _HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -79,7 +72,7 @@ class PageHandler:
         views: Builds what is shown.
         admin: Operates the server.
         access: Who may, and who sees paths and configuration.
-        run: Runs a function on a thread; raises RuntimeError when the server closes.
+        run: Runs what blocks.
         is_tls: Whether browsers come over TLS.
 
     """
@@ -89,7 +82,7 @@ class PageHandler:
         views: Views,
         admin: Admin,
         access: AdminAccess,
-        run: Callable[[Callable[[], None]], object],
+        run: Run,
         *,
         is_tls: bool = False,
     ) -> None:
@@ -102,7 +95,8 @@ class PageHandler:
     def __call__(self, call: HttpCall) -> None:
         """Starts the request; the call is finished when its outcome is known."""
         try:
-            what, name, is_guarded = _find(call)
+            (what, is_guarded), names = _ROUTES.find(call.verb, call.path)
+            name = names.get("name", "")
             if is_guarded:
                 self._access.check(call)
             if what in ("overview", "model", "docs", "config"):
@@ -125,12 +119,8 @@ class PageHandler:
 
         def build() -> View:
             if what == "overview":
-                return self._views.overview(
-                    query.get("q", "")[:200],
-                    page,
-                    query.get("show", ""),
-                    is_operator=is_operator,
-                )
+                sought, show = query.get("q", "")[:200], query.get("show", "")
+                return self._views.overview(sought, page, show, is_operator=is_operator)
             if what == "model":
                 return self._views.model(
                     name, is_operator=is_operator, has_form=not is_live
@@ -140,21 +130,11 @@ class PageHandler:
                 return self._views.docs(asked, page, is_operator=is_operator)
             return self._views.config()
 
-        def show() -> None:
-            try:
-                text = render(what, build(), is_live=is_live)
-            except ServingError as error:
-                call.fail(error)
-            except Exception:
-                log.exception("event=page_failed path=%s", call.path)
-                call.fail(Internal("the page cannot be written; see the log"))
-            else:
-                call.respond(HttpReply((text.encode(),), 200, HTML, _HEADERS))
+        def show() -> HttpReply:
+            text = render(what, build(), is_live=is_live)
+            return HttpReply((text.encode(),), 200, HTML, _HEADERS)
 
-        try:
-            self._run(show)
-        except RuntimeError:
-            raise Unavailable("the server is shutting down") from None
+        answer_apart(self._run, call, show)
 
     def _is_operator(self, call: HttpCall) -> bool:
         try:
@@ -219,25 +199,6 @@ def render(what: str, view: View, *, is_live: bool = False) -> str:
         _environment()
         .get_template(f"{what}.html")
         .render(view, is_live=is_live, css=_digest("page.css"), js=_digest("page.js"))
-    )
-
-
-def _find(call: HttpCall) -> tuple[str, str, bool]:
-    """Returns what a request asks for, of which model, and whether that is guarded."""
-    verb = "GET" if call.verb == "HEAD" else call.verb
-    is_known = False
-    for wanted, pattern, what, is_guarded in _PATTERNS:
-        found = pattern.fullmatch(call.path)
-        if found is None:
-            continue
-        if verb == wanted:
-            return what, unquote(found.groupdict().get("name", "")), is_guarded
-        is_known = True
-    if is_known:
-        raise Unimplemented(f"{call.path} takes no {call.verb}")
-    raise NotFound(
-        f"there is nothing at {call.path}; there are /, /docs, /openapi.json, /v1/, "
-        "/v2, /healthz, /readyz, /metrics"
     )
 
 

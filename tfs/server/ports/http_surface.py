@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.call import MethodTable
 from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor
+from tfs.core.http_call import HttpReply
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
+from tfs.handlers.health import HealthReader
 from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.oip.rest import PREFIX as OIP
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.rest.paths import PREFIX as REST
-from tfs.handlers.rest.root import HttpRoot, TextPage
+from tfs.handlers.rest.root import HttpRoot, Page
 from tfs.server.core import ServerCore
 from tfs.server.metrics.metrics_page import (
     CONTENT_TYPE,
@@ -33,23 +35,11 @@ from tfs.server.options import ServerOptions
 from tfs.server.page.handler import PageHandler, prepare
 from tfs.server.page.views import PageParts, Views
 from tfs.server.ports.listeners import http_listeners
-from tfs.server.ports.openapi_pages import OpenApiPages
+from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
 
 log = logging.getLogger(__name__)
 
 METRICS: Final = "/metrics"
-
-
-class Readiness(Protocol):
-    """What health tells. Thread-safe."""
-
-    def is_ready(self) -> bool:
-        """Whether requests should be sent here."""
-        ...
-
-    def is_model_available(self, name: str) -> bool | None:
-        """Whether a model can answer; None if it is not configured."""
-        ...
 
 
 class HttpSurface:
@@ -92,7 +82,7 @@ class HttpSurface:
         methods: MethodTable,
         stats: Stats,
         core: ServerCore,
-        readiness: Readiness,
+        health: HealthReader,
         page_parts: PageParts,
         started_s: float,
         totals: Totals,
@@ -112,14 +102,14 @@ class HttpSurface:
                     "event=no_metrics why='--rest_api_port opens no port for them'"
                 )
             return
-        page = _metrics_page(stats, core, readiness, started_s, totals)
+        page = _metrics_page(stats, core, health, started_s, totals)
         pages = {METRICS: page}
         if options.monitoring_config_file:
             path = read_monitoring_config(options.monitoring_config_file)
             if path:
                 pages[path] = page
         described = OpenApiPages(core, self._executor.submit)
-        pages |= described.pages
+        pages[DOCUMENT] = described.document
         room = JsonRoom(options.max_json_bytes)
         rest = RestHandler(
             methods,
@@ -132,8 +122,8 @@ class HttpSurface:
                 REST: rest,
                 OIP: OipRestHandler(methods, room, page_parts.clock.now, rest.bursts),
             },
-            readiness.is_ready,
-            readiness.is_model_available,
+            health.is_ready,
+            health.is_model_available,
             pages,
             PageHandler(
                 Views(core, page_parts, described.model, self._base_url),
@@ -179,10 +169,10 @@ class HttpSurface:
 def _metrics_page(
     stats: Stats,
     core: ServerCore,
-    readiness: Readiness,
+    health: HealthReader,
     started_s: float,
     totals: Totals,
-) -> TextPage:
+) -> Page:
     def models() -> Mapping[str, ServedModel]:
         return {
             name: ServedModel(
@@ -193,5 +183,5 @@ def _metrics_page(
             for name in core.config.models
         }
 
-    page = MetricsPage(stats, models, readiness.is_ready, started_s, totals)
-    return TextPage(lambda _: page.parts(), CONTENT_TYPE)
+    page = MetricsPage(stats, models, health.is_ready, started_s, totals)
+    return lambda _: HttpReply(page.parts(), content_type=CONTENT_TYPE)

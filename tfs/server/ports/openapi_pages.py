@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import parse_qs, quote
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import ServingError, Unavailable, serving_error
-from tfs.core.http_call import JSON, HttpCall, HttpReply
+from tfs.core.errors import ServingError
+from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
-from tfs.handlers.rest.root import TextPage
+from tfs.handlers.rest.root import Run, answer_apart
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.server.core import ServerCore
 from tfs.server.system.versions import distribution_version
@@ -27,23 +27,14 @@ class OpenApiPages:
 
     Args:
         core: Has the models.
-        run: Runs a function on a thread; raises RuntimeError when the server closes.
+        run: Runs what blocks.
 
     """
 
-    def __init__(
-        self,
-        core: ServerCore,
-        run: Callable[[Callable[[], None]], object],
-    ) -> None:
+    def __init__(self, core: ServerCore, run: Run) -> None:
         self._core = core
         self._run = run
         self._release = distribution_version("tfs")
-
-    @property
-    def pages(self) -> Mapping[str, TextPage]:
-        """The document of all models, by path."""
-        return {DOCUMENT: TextPage(self._document, JSON)}
 
     def describe(self, call: HttpCall, asked: ModelSpec) -> None:
         """Answers with the document of one model, loaded if need be. On the loop."""
@@ -58,20 +49,13 @@ class OpenApiPages:
             call.fail(error)
             return
 
-        def write() -> None:
-            try:
-                model = self.model(asked)
-            except Exception as error:
-                call.fail(serving_error(error, f"{asked.name}: OpenAPI"))
-                return
-            call.respond(HttpReply(openapi_document([model], self._release)))
+        def write() -> HttpReply:
+            return HttpReply(openapi_document([self.model(asked)], self._release))
 
-        try:
-            self._run(write)
-        except RuntimeError:
-            call.fail(Unavailable("the server is shutting down"))
+        answer_apart(self._run, call, write)
 
-    def _document(self, query: str) -> Sequence[bytes]:
+    def document(self, query: str) -> HttpReply:
+        """Returns a page of the document of all models."""
         names = sorted(self._core.config.models)
         number = parse_qs(query).get("page", ["1"])[-1]
         page = int(number) if number.isdecimal() and len(number) < 7 else 1
@@ -80,7 +64,7 @@ class OpenApiPages:
             last = -(-len(names) // MODELS)
             more = f" This is page {page} of {last} of its models; ?page={page % last + 1} is another."
         names = names[(page - 1) * MODELS : page * MODELS]
-        return openapi_document(self._models(names), self._release, more)
+        return HttpReply(openapi_document(self._models(names), self._release, more))
 
     def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
         for name in names:
