@@ -99,7 +99,7 @@ def test_predict_in_rows_and_in_columns(rest: Rest, path: str, factor: int) -> N
 
 def test_a_bad_row_may_fail_alone(rest: Rest) -> None:
     """``?per_item=true``: its error stands in its place, and the others are answered."""
-    body = {"instances": [[1, 2], ["x", 2], [3], [5, 6]]}
+    body: dict[str, object] = {"instances": [[1, 2], ["x", 2], [3], [5, 6]]}
     status, reply, _ = rest.ask("/v1/models/scale:predict?per_item=true", body)
     assert status == 200
     first, second, third, last = reply["predictions"]
@@ -109,6 +109,8 @@ def test_a_bad_row_may_fail_alone(rest: Rest) -> None:
     status, reply, _ = rest.ask("/v1/models/none:predict?per_item=true", body)
     assert status == 404
     assert rest.ask("/v1/models/scale:predict", body)[0] == 400
+    body["signature_name"] = "other"  # which is no row's fault
+    assert rest.ask("/v1/models/scale:predict?per_item=true", body)[0] == 400
 
 
 @pytest.mark.parametrize("accept", ["", "application/json"])

@@ -117,7 +117,7 @@ def elements_of(view: TensorView) -> object:
     return view.strings if view.dtype is STRING else bytes(view.buffer)
 
 
-def no_rpc(call: object) -> None:
+def no_rpc(*call: object) -> None:
     """Stands for the handlers of other RPCs."""
     raise AssertionError(call)
 
@@ -131,7 +131,7 @@ def rest_over(predict: PredictHandler, **others: Handler) -> RestHandler:
     for name in ("Classify", "Regress", "GetModelMetadata"):
         handlers[f"/{PREDICTION}/{name}"] = others.get(name, no_rpc)
     methods = {path: RpcMethod(path, handler) for path, handler in handlers.items()}
-    return RestHandler(methods, JsonRoom(1 << 20))
+    return RestHandler(methods, JsonRoom(1 << 20), no_rpc)
 
 
 def message_of(view: TensorView) -> bytes:

@@ -9,6 +9,7 @@ FillPredictRequestFromJson.)
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -27,12 +28,7 @@ from tfs.codec.json.document import (
     with_first_values,
     wrong_form,
 )
-from tfs.codec.json.tensor_reader import (
-    is_bytes,
-    num_elements,
-    plain_array,
-    read_tensor,
-)
+from tfs.codec.json.tensor_reader import is_bytes, plain_array, read_tensor
 from tfs.core.dtype import DType
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.signature import Signature, TensorSpec
@@ -258,16 +254,11 @@ class PredictBody:
 def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
     if own == shape:
         return
-    size, own_size = num_elements(shape), num_elements(own)
+    size, own_size = math.prod(shape), math.prod(own)
     if size != own_size:
         raise InvalidArgument(f"Expecting tensor size: {size} but got: {own_size}")
-    raise InvalidArgument(
-        f"Expecting shape {_in_brackets(shape)} but got: {_in_brackets(own)}"
-    )
-
-
-def _in_brackets(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
+    wanted, got = (",".join(map(str, each)) for each in (shape, own))
+    raise InvalidArgument(f"Expecting shape [{wanted}] but got: [{got}]")
 
 
 PlainBody: TypeAlias = tuple[Layout, tuple[int, ...], bytes]
@@ -290,14 +281,12 @@ def read_plain_json(
         return [None] * len(bodies)
     with np.errstate(over="ignore"):
         found = _read_alike(bodies, dtype)
-        if found is None and len(bodies) > 1:
-            return [_read_one(body, dtype) for body in bodies]
-    return [None] * len(bodies) if found is None else found
-
-
-def _read_one(body: Buffer, dtype: DType) -> PlainBody | None:
-    found = _read_alike((body,), dtype)
-    return None if found is None else found[0]
+        if found is not None:
+            return found
+        if len(bodies) == 1:
+            return [None]
+        alone = [_read_alike((body,), dtype) for body in bodies]
+        return [None if each is None else each[0] for each in alone]
 
 
 def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | None:

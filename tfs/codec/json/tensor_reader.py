@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -243,8 +242,3 @@ def _wrong_type(value: Value, dtype: DType) -> ServingError:
         f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: "
         f"{expected}"
     )
-
-
-def num_elements(shape: Sequence[int]) -> int:
-    """Returns how many elements a shape has."""
-    return math.prod(shape)

@@ -27,8 +27,7 @@ from tfs.codec.oip.infer_view import (
     BINARY,
     BINARY_SIZE,
     InferSettings,
-    check_input_parameters,
-    check_output_parameters,
+    check_parameters,
     read_settings,
 )
 from tfs.codec.predict_response import Reply
@@ -113,7 +112,7 @@ class InferBody:
             if name in outputs:
                 raise InvalidArgument(f"output {name!r} comes twice")
             parameters = _object(each, "parameters")
-            check_output_parameters(name, parameters)
+            check_parameters("output", name, parameters, BINARY)
             wanted = parameters.get(BINARY)
             if wanted is not None and not isinstance(wanted, bool):
                 raise InvalidArgument(f"output {name!r}: {BINARY} must be a boolean")
@@ -141,7 +140,7 @@ class _InputReader:
             raise InvalidArgument("its shape must be a list of sizes, each 0 or more")
         dtype, shape = dtype_of(datatype), tuple(sizes)
         parameters = _object(document, "parameters")
-        check_input_parameters(name, parameters)
+        check_parameters("input", name, parameters, BINARY_SIZE)
         num_bytes = parameters.get(BINARY_SIZE)
         if num_bytes is None:
             if "data" not in document:

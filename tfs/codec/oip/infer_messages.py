@@ -16,9 +16,10 @@ from tfs.codec.decode_options import FillBudget, MessageForm, parse_weighed
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import datatype_of, dtype_of, raw_contents, read_raw
 from tfs.codec.oip.infer_view import (
+    BINARY,
+    BINARY_SIZE,
     InferRequestView,
-    check_input_parameters,
-    check_output_parameters,
+    check_parameters,
     read_settings,
     read_version,
 )
@@ -95,7 +96,7 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
     wanted = tuple([output.name for output in request.outputs])
     seen: set[str] = set()
     for output in request.outputs:
-        check_output_parameters(output.name, output.parameters)
+        check_parameters("output", output.name, output.parameters, BINARY)
         if output.name in seen:
             raise InvalidArgument(f"output {output.name!r} comes twice")
         seen.add(output.name)
@@ -126,7 +127,7 @@ def _parameters(parameters: Mapping[str, Any]) -> list[tuple[str, object]]:
 def _view_of(
     proto: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, budget: FillBudget
 ) -> TensorView:
-    check_input_parameters(proto.name, proto.parameters)
+    check_parameters("input", proto.name, proto.parameters, BINARY_SIZE)
     dtype, shape = dtype_of(proto.datatype), tuple(proto.shape)
     if raw is not None:
         if proto.HasField("contents"):

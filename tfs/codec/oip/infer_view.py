@@ -88,35 +88,24 @@ def _number(name: str, value: object) -> int:
     return value
 
 
-def check_input_parameters(name: str, parameters: Iterable[str]) -> None:
-    """Refuses parameters of an input that are not known; shared memory is not offered."""
+def check_parameters(
+    kind: str, name: str, parameters: Iterable[str], known: str
+) -> None:
+    """Refuses parameters of an input or an output, but the one that is known."""
     for each in parameters:
         if each.startswith("shared_memory_"):
             raise Unimplemented(
-                f"input {name!r}: this server reads no shared memory of clients; send "
-                "the contents"
-            )
-        if each != BINARY_SIZE:
-            raise InvalidArgument(
-                f"input {name!r}: parameter {each[:64]!r} means nothing here"
-            )
-
-
-def check_output_parameters(name: str, parameters: Iterable[str]) -> None:
-    """Refuses parameters of an output that are not known; shared memory is not offered."""
-    for each in parameters:
-        if each.startswith("shared_memory_"):
-            raise Unimplemented(
-                f"output {name!r}: this server writes no shared memory of clients"
+                f"{kind} {name!r}: this server uses no shared memory of clients; tensors "
+                "travel in messages"
             )
         if each == "classification":
             raise Unimplemented(
-                f"output {name!r}: classification is not offered; a model with labels "
+                f"{kind} {name!r}: classification is not offered; a model with labels "
                 "answers Classify"
             )
-        if each != BINARY:
+        if each != known:
             raise InvalidArgument(
-                f"output {name!r}: parameter {each[:64]!r} means nothing here"
+                f"{kind} {name!r}: parameter {each[:64]!r} means nothing here"
             )
 
 

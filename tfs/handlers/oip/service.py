@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -47,15 +46,8 @@ _STATES: Final = {
 Done = Callable[[ServingError | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class VersionCounts:
-    """What a version has computed so far. Immutable.
-
-    Attributes:
-        num_rows: Rows of its requests.
-        num_calls: Calls of the model, each for one request or for a batch of them.
-
-    """
+class VersionCounts(NamedTuple):
+    """How many rows a version has computed, in how many calls of the model."""
 
     num_rows: int = 0
     num_calls: int = 0

@@ -7,8 +7,8 @@ Serving: model_servers/http_rest_api_handler.cc.)
 
 from __future__ import annotations
 
+import itertools
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -31,10 +31,8 @@ from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
-    InvalidArgument,
     InvalidItems,
     ServingError,
-    Unimplemented,
     without_paths,
 )
 from tfs.core.http_call import HttpCall, HttpReply
@@ -80,8 +78,8 @@ class RestHandler:
     Args:
         methods: The RPCs, whose handlers answer.
         room: Takes room for JSON.
-        has_cors: Whether pages of other origins may use the API.
         describe: Answers with the OpenAPI document of a model.
+        has_cors: Whether pages of other origins may use the API.
 
     Attributes:
         bursts: Answers requests that come together.
@@ -92,9 +90,9 @@ class RestHandler:
         self,
         methods: MethodTable,
         room: JsonRoom,
+        describe: Describe,
         *,
         has_cors: bool = False,
-        describe: Describe | None = None,
     ) -> None:
         predict = methods[f"/{PREDICTION}/Predict"].handler
         assert isinstance(predict, PredictHandler)
@@ -108,7 +106,7 @@ class RestHandler:
             )
         )
         self._predict = predict
-        self._describe = describe or _undescribed
+        self._describe = describe
         self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
             Action.CLASSIFY: (classify, write_classify_reply),
             Action.REGRESS: (regress, write_regress_reply),
@@ -222,46 +220,38 @@ class RestHandler:
             call.respond(HttpReply(()))
 
 
-def _undescribed(call: HttpCall, model: ModelSpec) -> None:
-    call.fail(Unimplemented(f"{model.name} is not described here"))
-
-
-_INDENT: Final = 1
-
-
 def status_reply(response: bytes) -> HttpReply:
     """Returns the answer for a serialized ``GetModelStatusResponse``."""
-    message = get_model_status_pb2.GetModelStatusResponse.FromString(response)
-    for each in message.model_version_status:
-        each.status.error_message = without_paths(each.status.error_message)
-    return HttpReply((_json(message),))
+    document = _document(
+        get_model_status_pb2.GetModelStatusResponse.FromString(response)
+    )
+    for each in document["model_version_status"]:
+        status = each["status"]
+        status["error_message"] = without_paths(status["error_message"])
+    return _in_json(document)
 
 
 def metadata_reply(response: bytes) -> HttpReply:
     """Returns the answer for a serialized ``GetModelMetadataResponse``."""
-    message = get_model_metadata_pb2.GetModelMetadataResponse.FromString(response)
-    document = json_format.MessageToDict(
+    document = _document(
+        get_model_metadata_pb2.GetModelMetadataResponse.FromString(response)
+    )
+    for value in document.get("metadata", {}).values():
+        value.pop("@type", None)
+    return _in_json(document)
+
+
+def _document(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(
         message,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
         descriptor_pool=POOL,
     )
-    for value in document.get("metadata", {}).values():
-        value.pop("@type", None)
-    return HttpReply((_text(document),))
 
 
-def _json(message: Message) -> bytes:
-    return json_format.MessageToJson(
-        message,
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-        indent=_INDENT,
-    ).encode()
-
-
-def _text(document: Any) -> bytes:
-    return json.dumps(document, indent=_INDENT).encode()
+def _in_json(document: dict[str, Any]) -> HttpReply:
+    return HttpReply((json.dumps(document, indent=1).encode(),))
 
 
 def answer_per_item(
@@ -271,10 +261,18 @@ def answer_per_item(
     rows: Sequence[PredictBody],
 ) -> None:
     """Starts a request for each row; the call is finished with all their results."""
-    gathering = _Gathering(call, len(rows))
+    results = [b""] * len(rows)
+    left = itertools.count(len(rows) - 1, -1)
+
+    def put(index: int, result: bytes) -> None:
+        results[index] = result
+        if not next(left):  # in one step, whichever threads answer
+            body = b'{"%s":[%s]}' % (PREDICTIONS.encode(), b",".join(results))
+            call.respond(HttpReply((body,)))
+
     for index, row in enumerate(rows):
         predict.start(
-            _RowCall(call, gathering, index),
+            _RowCall(call, index, put),
             spec,
             lambda signature, row=row: (row.read(signature), ()),  # type: ignore[misc]
             _ROWS,
@@ -284,58 +282,39 @@ def answer_per_item(
 
 def _signature_of(servable: Servable, name: str) -> Signature:
     """Returns a signature; an unknown one is refused in the words that REST has for it."""
-    try:
-        return servable.signatures[name]
-    except KeyError:
-        raise InvalidArgument(
+    signature = servable.signatures.get(name)
+    if signature is None:
+        raise FailedPrecondition(
             f'Serving signature name: "{name}" not found in signature def. '
             f"{servable.id.slashed} has {', '.join(sorted(servable.signatures))}"
-        ) from None
+        )
+    return signature
 
 
 _OF_ROWS = (Code.INVALID_ARGUMENT, Code.INTERNAL)
 """Codes that a row can be at fault for; any other is the request's."""
 
 
-class _Gathering:
-    """The results of the rows. Thread-safe."""
-
-    def __init__(self, call: HttpCall, num_rows: int) -> None:
-        self._call = call
-        self._results = [b""] * num_rows
-        self._num_left = num_rows
-        self._lock = threading.Lock()  # guards both; leaf
-
-    def put(self, index: int, result: bytes) -> None:
-        """Takes a row's result; finishes the call with the last."""
-        with self._lock:
-            self._results[index] = result
-            self._num_left -= 1
-            is_last = not self._num_left
-        if is_last:
-            rows = b",".join(self._results)
-            body = b'{"%s":[%s]}' % (PREDICTIONS.encode(), rows)
-            self._call.respond(HttpReply((body,)))
-
-
 class _RowCall(DelegatingCall[HttpCall]):
     """The request for one row."""
 
-    __slots__ = ("_gathering", "_index")
+    __slots__ = ("_index", "_put")
 
-    def __init__(self, call: HttpCall, gathering: _Gathering, index: int) -> None:
+    def __init__(
+        self, call: HttpCall, index: int, put: Callable[[int, bytes], None]
+    ) -> None:
         super().__init__(call, b"")
-        self._gathering = gathering
         self._index = index
+        self._put = put
 
     def reply(self, message: bytes) -> None:
-        self._gathering.put(self._index, message)
+        self._put(self._index, message)
 
     def fail(self, error: ServingError) -> None:
         if isinstance(error, InvalidItems):
             error = error.after(self._index)
         if error.code in _OF_ROWS:
-            self._gathering.put(self._index, dump({"error": error.message}))
+            self.reply(dump({"error": error.message}))
         else:
             self._call.fail(error)
 

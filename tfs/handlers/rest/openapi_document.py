@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +18,7 @@ from tfs.codec.json.tensor_writer import (
     dump,
     json_value,
 )
-from tfs.core.dtype import STRING, DType
+from tfs.core.dtype import BOOL, STRING, DType
 from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
 from tfs.core.signature import (
@@ -326,17 +327,12 @@ def _example_schema(signature: Signature) -> Schema:
 
 
 def _feature(feature: FeatureSpec) -> Schema:
-    if feature.dtype.name == "string":
-        element: Schema = {"anyOf": [{"type": "string"}, _BYTES]}
-    elif feature.dtype.name.startswith(("int", "uint", "bool")):
-        element = {"type": "integer"}
-    else:
-        element = {"type": "number"}
+    element: Schema = {"type": "integer"}  # which booleans are in an Example
+    if feature.dtype is not BOOL:
+        element = _element_schema(feature.dtype)
     values: Schema = {"type": "array", "items": element}
     if feature.kind is FeatureKind.FIXED:
-        num = 1
-        for size in feature.shape:
-            num *= size
+        num = math.prod(feature.shape)
         values |= {"minItems": num, "maxItems": num}
         if num != 1:
             return values

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -16,17 +15,8 @@ _MAX_BARS: Final = 16
 _BAR_HEIGHT: Final = 18
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """How two versions' latencies are spread, over buckets that double. Immutable.
-
-    Attributes:
-        primary: The path of the primary's line.
-        canary: The path of the canary's.
-        low: The shortest latency that occurred, in words.
-        high: The longest.
-
-    """
+class Lines(NamedTuple):
+    """How latencies are spread: both versions' lines, and the axis' ends in words."""
 
     primary: str
     canary: str

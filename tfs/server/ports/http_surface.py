@@ -114,8 +114,8 @@ class HttpSurface:
         rest = RestHandler(
             methods,
             room,
+            described.describe,
             has_cors=options.rest_api_enable_cors_support,
-            describe=described.describe,
         )
         root = HttpRoot(
             {
