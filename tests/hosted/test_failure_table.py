@@ -17,6 +17,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 _UP, _CUT = "tests/e2e/test_hosted_up.py", "tests/e2e/test_fleet_failures.py"
+_IDLE = "tests/e2e/test_hosted_idle.py"
 _SERVER = "tests/e2e/test_rpc_source.py"
 _SYNCHRONIZER = "tests/hosted/test_synchronizer.py"
 _STORE = "tests/hosted/store/test_state_store.py"
@@ -75,6 +76,10 @@ FAILURES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "load falls, and servers go": (
         f"{_UP}::test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request",
+        f"{_IDLE}::test_a_model_of_temp_goes_to_zero_and_its_next_request_is_answered",
+    ),
+    "a server says nothing of its load": (
+        f"{_IDLE}::test_no_server_goes_while_another_says_nothing_of_its_load",
     ),
     "a clock is set": (f"{_STORE}::test_a_clock_that_is_set_makes_no_second_leader",),
 }

@@ -14,7 +14,9 @@ from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.load_following import LoadFollowing, Scaling
-from tfs.hosted.reports import JobReport
+from tfs.hosted.reports import JobReport, ReplicaSighting
+
+HAS_M = {"m": ReplicaSighting(primary=1)}
 
 
 class Scaled:
@@ -86,7 +88,9 @@ def test_a_model_s_load_is_the_time_its_requests_take_on_all_its_servers() -> No
         if second % 3:  # not every question is answered before the next
             seen = {"m": 5.0 * second}
             for address in ("a", "b"):
-                reports[address] = JobReport(1.0, request_s=seen, at_s=float(second))
+                reports[address] = JobReport(
+                    1.0, HAS_M, request_s=seen, at_s=float(second)
+                )
         wanted = scaling.wanted(float(second), fleet, dict(reports)) or wanted
     assert wanted == {"m": 3}
 
@@ -103,7 +107,7 @@ def test_no_replica_goes_while_one_of_its_servers_says_nothing() -> None:
     def run(begin: int, end: int, *answering: str) -> dict[str, int]:
         found: dict[str, int] = {}
         for second in range(begin, end):
-            report = JobReport(1.0, request_s={"m": 0.0}, at_s=float(second))
+            report = JobReport(1.0, HAS_M, request_s={"m": 0.0}, at_s=float(second))
             reports = dict.fromkeys(answering, report)
             found |= scaling.wanted(float(second), fleet, reports)
         return found
@@ -191,3 +195,34 @@ def test_a_hint_has_the_servers_of_a_job_started_before_the_load_comes() -> None
     assert there.apply(hint(4)).jobs["j"].num_replicas == 4
     with pytest.raises(ResourceExhausted):
         there.apply(hint(5))
+
+
+def test_a_model_of_temp_has_no_replica_after_a_minute_without_requests() -> None:
+    """Counted from when it answers; a request brings one back, and its job a server."""
+    job = Job("j", 100 * MIB, "", 0, is_ours=True, max_replicas=2, is_temp=True)
+    there = EditedFleet(job)
+    temp = replace(model("m", MIB, 1, 2), is_temp=True)
+    there.apply(edits.add_model(replace(temp, min_replicas=0)))
+    there.apply(edits.set_addresses("j", ("a",)))
+    scaling = Scaling()
+
+    def run(begin: int, end: int, growth: float, **models: ReplicaSighting) -> object:
+        found: dict[str, int] = {}
+        for second in range(begin, end):
+            seen = {"m": growth * second}
+            report = JobReport(1.0, models, request_s=seen, at_s=float(second))
+            found |= scaling.wanted(float(second), there.fleet, {"a": report})
+        return found
+
+    assert run(0, 200, 0.0) == {}
+    assert run(200, 259, 0.0, **HAS_M) == {}
+    assert run(259, 400, 0.01, **HAS_M) == {}
+    assert run(400, 530, 0.0, **HAS_M) == {"m": 0}
+    fleet = there.apply(edits.follow_load({"m": 0}))
+    assert (fleet.models["m"].num_replicas, fleet.placement["m"]) == (0, ())
+    assert there.apply(edits.rest_job("j")).jobs["j"].num_replicas == 0
+    fleet = there.apply(edits.wake("m"))
+    assert (fleet.placement["m"], fleet.jobs["j"].num_replicas) == (("j",), 1)
+    assert there.apply(edits.wake("m")) is fleet
+    with pytest.raises(InvalidArgument, match="0 to N for Temp"):
+        replace(temp, is_temp=False, min_replicas=0)

@@ -51,6 +51,8 @@ def model_waits_for(
             f"version {version}, which is quarantined: {model.quarantined[str(version)]}",
             is_stuck=True,
         )
+    if not model.num_replicas:
+        return Waiting()  # for the next request
     placed = state.fleet.placement.get(name, ())
     if not placed:
         return Waiting("a serving job that has room for it", is_stuck=True)

@@ -139,7 +139,7 @@ class EditReader:
             min_replicas=least,
             max_replicas=most or least,
             partition=asked.partition,
-            num_replicas=least,
+            num_replicas=max(least, 1),
             is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
             cpus=hints.cpus,
             is_temp=is_temp,
@@ -247,7 +247,7 @@ def _set_hints(asked: pb.SetHintsRequest) -> Edit:
         number, by_default = model.num_replicas, model.copies_by_default
         if hints.HasField("min_replicas"):
             least, most = hints.min_replicas, max(hints.min_replicas, most)
-            number, by_default = least if by_default else number, False
+            number, by_default = max(least, 1) if by_default else number, False
         if hints.HasField("max_replicas"):
             most = hints.max_replicas
         memory_bytes, is_estimate = model.memory_bytes, model.is_estimate

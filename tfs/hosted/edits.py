@@ -261,6 +261,18 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
     return Edit(f"load: {said}", apply)
 
 
+def wake(name: str) -> Edit:
+    """Gives a model one replica that has none because nobody asked for it."""
+
+    def apply(fleet: Fleet) -> Fleet:
+        model = fleet.models.get(name)
+        if model is None or model.num_replicas:
+            return fleet
+        return _with(fleet, replace(model, num_replicas=1))
+
+    return Edit(f"a request for {name}", apply, model=name)
+
+
 def learn(measured: Mapping[str, int]) -> Edit:
     """Replaces estimates by what jobs have measured: bytes of the largest version."""
 

@@ -104,7 +104,8 @@ class HostedModel:
         config: Its ``ModelConfig`` as text, including name and base path.
         memory_bytes: How much one replica takes while one version replaces another.
         is_estimate: Whether that was estimated; False: its owner stated it.
-        min_replicas: The least number of servers that serve it.
+        min_replicas: The least number of servers that serve it; 0 for a model of Temp that
+            has none while nobody asks for it.
         max_replicas: The number up to which it may grow when load asks for it.
         partition: The partition of jobs on which it may be placed.
         num_replicas: The number of servers that should serve it now, at least; it is
@@ -146,10 +147,12 @@ class HostedModel:
             raise InvalidArgument(f"{self.name}: memory must be positive")
         if not 0 <= self.cpus < math.inf:
             raise InvalidArgument(f"{self.name}: cpus are 0 or more: {self.cpus}")
-        if not 1 <= self.min_replicas <= self.num_replicas <= self.max_replicas:
+        least = 0 if self.is_temp and self.max_replicas else 1
+        if not least <= self.min_replicas <= self.num_replicas <= self.max_replicas:
             raise InvalidArgument(
-                f"{self.name}: replicas are at least 1, and at most max_replicas "
-                f"({self.min_replicas} to {self.max_replicas}, now {self.num_replicas})"
+                f"{self.name}: replicas are at least 1 (0 to N for Temp), and at most "
+                f"max_replicas ({self.min_replicas} to {self.max_replicas}, now "
+                f"{self.num_replicas})"
             )
 
 

@@ -3,9 +3,10 @@
 Load is the mean number of the model's requests under way, waiting ones included. It is
 averaged over a stable window; when the last seconds alone ask for twice as many replicas
 as there are, these decide, and nothing is removed for a while. Otherwise one replica at a
-time is removed, when fewer were enough throughout the window. ("TensorFlow-Serving",
-section 3.1: load that nobody announced "is handled automatically by a separate system that
-reactively auto-scales". The two windows are Knative's.)
+time is removed, when fewer were enough throughout the window. The last one goes from a
+model that may have none when there were no requests at all, and a request brings it back.
+("TensorFlow-Serving", section 3.1: load that nobody announced "is handled automatically by
+a separate system that reactively auto-scales". The two windows are Knative's.)
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from tfs.hosted.fleet import Fleet
 from tfs.hosted.reports import JobReport
 
 PER_REPLICA: Final = 4.0  # requests under way that one should have on average
-_WINDOW_S: Final = 60.0
+WINDOW_S: Final = 60.0
 _PANIC_S: Final = 6.0
+_SILENT_S: Final = 3.0  # that a server hangs is known later
 _TOLERANCE: Final = 0.1  # a load so near what replicas are meant for changes nothing
 
 
 class LoadFollowing:
-    """One model's recent load. Confined to one thread."""
+    """One model's recent load over a window of so many seconds. Confined to one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
         self._loads: deque[tuple[float, float]] = deque()
         self._low_since_s: float | None = None
         self._panic_until_s = -math.inf
@@ -44,11 +47,11 @@ class LoadFollowing:
         """
         if load is not None:
             self._loads.append((now_s, load))
-        while self._loads and self._loads[0][0] <= now_s - _WINDOW_S:
+        while self._loads and self._loads[0][0] <= now_s - self._window_s:
             self._loads.popleft()
         just_now = [each for at_s, each in self._loads if at_s > now_s - _PANIC_S]
         if self._need(just_now) >= 2 * num_replicas:
-            self._panic_until_s = now_s + _WINDOW_S
+            self._panic_until_s = now_s + self._window_s
         if now_s < self._panic_until_s:
             self._low_since_s = None
             return max(num_replicas, self._need(just_now))
@@ -60,7 +63,7 @@ class LoadFollowing:
             self._low_since_s = None
         elif self._low_since_s is None:
             self._low_since_s = now_s
-        elif now_s - self._low_since_s >= _WINDOW_S:
+        elif now_s - self._low_since_s >= self._window_s:
             self._low_since_s = now_s
             return num_replicas - 1
         return num_replicas
@@ -68,13 +71,14 @@ class LoadFollowing:
     def _need(self, loads: Iterable[float], more: float = -_TOLERANCE) -> int:
         found = list(loads)
         mean = sum(found) / len(found) if found else 0.0
-        return max(1, math.ceil(mean / PER_REPLICA + more))
+        return max(1, math.ceil(mean / PER_REPLICA + more)) if mean else 0
 
 
 class Scaling:
     """The recent load of each model, by what servers report. Confined to one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
         self._following: dict[str, LoadFollowing] = {}
         # The last two reports of each server that answers; it may answer late.
         self._pairs: dict[str, tuple[JobReport, JobReport]] = {}
@@ -100,21 +104,25 @@ class Scaling:
         for name, model in fleet.models.items():
             if model.min_replicas == model.max_replicas:
                 continue
-            following = self._following.setdefault(name, LoadFollowing())
-            load = self._load(name, fleet)
+            if not model.num_replicas:  # a request changes that
+                self._following.pop(name, None)
+                continue
+            following = self._following.setdefault(name, LoadFollowing(self._window_s))
+            load = self._load(name, fleet, now_s)
             number = following.wanted(now_s, load, model.num_replicas)
             number = min(max(number, model.min_replicas), model.max_replicas)
             if number != model.num_replicas:
                 changed[name] = number
         return changed
 
-    def _load(self, name: str, fleet: Fleet) -> float | None:
+    def _load(self, name: str, fleet: Fleet, now_s: float) -> float | None:
         """Returns the mean number of a model's requests under way, of late.
 
         That is the time that they took between two reports, divided by the time between.
-        None if a server where the model should be does not answer, or counts anew.
+        None if a server where the model should be says nothing, or counts anew; or if none
+        answers for the model yet.
         """
-        load = 0.0
+        load: float | None = None
         for job in fleet.placement.get(name, ()):
             for address in fleet.jobs[job].addresses if job in fleet.jobs else ():
                 pair = self._pairs.get(address)
@@ -123,9 +131,11 @@ class Scaling:
                 first, last = pair
                 took_s = last.request_s.get(name, 0.0) - first.request_s.get(name, 0.0)
                 since_s = last.at_s - first.at_s
-                if took_s < 0 or since_s <= 0:
+                is_silent = now_s - last.at_s > max(_SILENT_S, 2 * since_s)
+                if took_s < 0 or since_s <= 0 or is_silent:
                     return None
-                load += took_s / since_s
+                if name in last.models and last.models[name].primary is not None:
+                    load = (load or 0.0) + took_s / since_s
         return load
 
 

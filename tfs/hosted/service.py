@@ -27,6 +27,7 @@ from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.reflection import OpenStreams
 from tfs.handlers.service_names import HEALTH
+from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
 from tfs.hosted.controller_service import ControllerAccess, ControllerService
@@ -142,7 +143,8 @@ class HostedService:
                 Trials(channels.probe, self._clock),
             )
         self._follower = _StoreFollower(state, self._follow)
-        self._revision = 0  # the last one that was followed
+        self._followed = Snapshot()
+        self._waking: set[str] = set()  # for the loop
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._http: HttpTransport | None = None
         self._draining = False
@@ -223,21 +225,24 @@ class HostedService:
     def _follow(self, snapshot: Snapshot) -> None:
         if self._keeper is not None and self._is_keeping:
             self._keeper.keep(snapshot)
-        if snapshot.revision != self._revision:
-            self._revision = snapshot.revision
+        if snapshot.revision != self._followed.revision:
+            self._followed = snapshot
             self._synchronizer.nudge()
         if self._controller is not None:
             self._controller.take(snapshot)
 
     def is_ready(self) -> bool:
-        """Whether some model answers, or the fleet has no models."""
+        """Whether some model answers, or would, or the fleet has no models."""
         routes = self._routes
-        return not self._draining and (not routes or any(routes.values()))
+        answers = not routes or any(routes.values()) or any(map(self._may_rest, routes))
+        return not self._draining and answers
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether a model answers; None if the fleet has none with that name."""
         addresses = self._routes.get(name)
-        return None if addresses is None else bool(addresses) and not self._draining
+        if addresses is None:
+            return None
+        return (bool(addresses) or self._may_rest(name)) and not self._draining
 
     def _made(
         self,
@@ -250,10 +255,32 @@ class HostedService:
             from tfs.hosted.routing.envoy_router import EnvoyRouter
 
             return EnvoyRouter(options, self._loop)
-        look = self._synchronizer.nudge
         return PythonRouter(
-            options.listeners, self._loop, channels, options.hedging, look
+            options.listeners, self._loop, channels, options.hedging, self._missed
         )
+
+    def _may_rest(self, name: str) -> bool:
+        """Whether a model may have no server while nobody asks for it."""
+        model = self._followed.fleet.models.get(name)
+        return model is not None and not model.min_replicas
+
+    def _missed(self, name: str) -> bool:
+        """Looks for a model that has no server; see :class:`PythonRouter`."""
+        self._synchronizer.nudge()
+        if not self._may_rest(name):
+            return False
+
+        def wake() -> None:
+            try:
+                self._state.change(edits.wake(name))
+            except ServingError as error:
+                log.warning("event=not_woken model=%s problem=%s", name, error)
+            self._loop.post(lambda: self._waking.discard(name))
+
+        if name not in self._waking:
+            self._waking.add(name)
+            self._acting.submit(wake)
+        return True
 
     def _take_routes(self, routes: Routes) -> None:
         def take() -> None:

@@ -39,10 +39,11 @@ class SightingTable:
     """The table. Confined to one thread.
 
     Attributes:
-        routes: The addresses that answer for each model, even where it has no place. For a
-            model that no server reports, these are the ones that answered for it in their
-            last report: if one of them is merely slow to report, it takes the request; if it
-            is gone, the request fails as it would have anyway.
+        routes: The addresses that answer for each model, even where it has no place, but
+            for one that is to have no replica. For a model that no server reports, these
+            are the ones that answered for it in their last report: if one of them is merely
+            slow to report, it takes the request; if it is gone, the request fails as it
+            would have anyway.
         wanted: What each job is to serve, with its configs.
 
     """
@@ -136,6 +137,8 @@ class SightingTable:
             jobs: frozenset[str] = frozenset()
             if model is None:
                 self.routes.pop(name, None)
+            elif not model.num_replicas:
+                self.routes[name] = ()
             else:
                 self.routes[name] = tuple(said or answering)
                 jobs = self._jobs_of(name, said)

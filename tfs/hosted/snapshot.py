@@ -141,6 +141,8 @@ def _moves(
     """Returns why a model is where it is, for the history; empty if it did not move."""
     said = []
     was = old.placement.get(model.name, ())
+    if not model.num_replicas:
+        return ""
     for name in placed:
         if name not in was:
             left = (free[name] + model.memory_bytes) / (1 << 20)

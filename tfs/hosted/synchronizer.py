@@ -34,7 +34,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.load_following import Scaling
+from tfs.hosted.load_following import WINDOW_S, Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
 from tfs.hosted.servers import JobClient, Servers, Told
 from tfs.hosted.sighting_table import Configs, SightingTable
@@ -63,6 +63,7 @@ class SynchronizerOptions:
         look_s: Seconds between two looks.
         down_after_s: Seconds without an answer until others take a job's place; more
             than ``look_s``, because a job answers once for each look.
+        window_s: Over how many seconds load is averaged.
         only_routes: Whether jobs are only asked, and neither they nor the store are
             told anything: for routers beside the one synchronizer that does that.
         take_over: Whether servers of another fleet, or of a newer copy of the store, are
@@ -72,6 +73,7 @@ class SynchronizerOptions:
 
     look_s: float = 1.0
     down_after_s: float = 10.0
+    window_s: float = WINDOW_S
     only_routes: bool = False
     take_over: bool = False
 
@@ -128,7 +130,7 @@ class Synchronizer:
         self._holder = holder
         self._servers = Servers(client, clock, executor or InlineExecutor(), self.nudge)
         self._table = SightingTable()
-        self._scaling = Scaling()
+        self._scaling = Scaling(self._options.window_s)
         self._lease: Lease | None = None
         self._lease_s = clock.now()  # until then nobody else has it
         self._num_told = 0

@@ -68,12 +68,13 @@ class Fleet:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock)
         self.sender = Sender()
-        self.num_looks = 0
-        self.router = PythonRouter([], self.loop, self.sender, OPTIONS, self.look)
+        self.missed: list[str] = []
+        self.router = PythonRouter([], self.loop, self.sender, OPTIONS, self.miss)
         self.router.set_routes({"m": ("a", "b"), "none": ()})
 
-    def look(self) -> None:
-        self.num_looks += 1
+    def miss(self, model: str) -> bool:
+        self.missed.append(model)
+        return model == "temp"
 
     def ask(self, model: str = "m", deadline_s: float | None = None) -> FakeCall:
         request = predict_pb2.PredictRequest()
@@ -236,7 +237,7 @@ def test_what_is_not_served_is_told(fleet: Fleet) -> None:
 def test_a_model_that_the_router_does_not_know_yet_is_looked_for(fleet: Fleet) -> None:
     """Who was told that a model is there is answered, however far the router is behind."""
     call, gone = fleet.ask("new"), fleet.ask("new")
-    assert fleet.num_looks == 1
+    assert fleet.missed == ["new", "new"]
     gone.client_cancels()
     fleet.router.set_routes({"m": ("a",)})
     assert not fleet.sender.sent
@@ -247,3 +248,46 @@ def test_a_model_that_the_router_does_not_know_yet_is_looked_for(fleet: Fleet) -
     fleet.clock.advance(2)
     fleet.loop.step()
     assert call.num_finishes == 1
+
+
+def test_a_request_waits_for_a_model_that_rests(fleet: Fleet) -> None:
+    """It has one replica brought back, and is answered then; not for ever."""
+    fleet.router.set_routes({"temp": ()})
+    call, late = fleet.ask("temp"), fleet.ask("temp")
+    fleet.clock.advance(30)
+    fleet.loop.step()
+    fleet.router.set_routes({"temp": ("a",)})
+    fleet.answer(0, b"awake")
+    assert call.reply_bytes() == b"awake"
+    fleet.answer(1, b"awake")
+    assert late.reply_bytes() == b"awake"
+    fleet.router.set_routes({"temp": ()})
+    never = fleet.ask("temp")
+    fleet.clock.advance(61)
+    fleet.loop.step()
+    assert isinstance(never.error(), Unavailable)
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_request_whose_model_went_to_rest_is_sent_once_more(
+    fleet: Fleet, is_back: bool
+) -> None:
+    """A server may give it up before the router knows; what nobody knows fails all the same."""
+    fleet.router.set_routes({"temp": ("a",)})
+    call = fleet.ask("temp")
+    fleet.answer(0, NotFound("gone"))
+    assert not call.is_finished
+    if not is_back:
+        fleet.router.set_routes({"temp": ()})
+    fleet.clock.advance(1.01)
+    fleet.loop.step()
+    if not is_back:
+        assert len(fleet.sender.sent) == 1
+        fleet.router.set_routes({"temp": ("b",)})
+    fleet.answer(1, NotFound("no such version"))
+    assert call.is_finished == is_back
+    if not is_back:
+        fleet.clock.advance(1.01)
+        fleet.loop.step()
+        fleet.answer(2, b"there")
+        assert call.reply_bytes() == b"there"

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, replicas, servers, size, version_number
+from tfs.cli.argument_range import count, servers, size, version_number
 from tfs.cli.hosted.controller import add_change_command, change
 from tfs.cli.hosted.release import add_release
 from tfs.cli.hosted.run import add_run
@@ -203,11 +203,11 @@ def _add_replicas(parser: argparse.ArgumentParser, *, required: bool = False) ->
     default = "" if required else " (default: three, in Temp two, if there are so many)"
     parser.add_argument(
         "--replicas",
-        type=replicas,
+        type=servers,
         required=required,
         metavar="N[-M]",
-        help="on how many servers; 2-6: two, and up to six if load asks for it"
-        + default,
+        help="on how many servers; 2-6: two, and up to six if load asks for it; 0-2, of a "
+        "model of Temp: none while nobody asks for it" + default,
     )
 
 

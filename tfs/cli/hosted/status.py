@@ -61,8 +61,8 @@ def _status(arguments: argparse.Namespace) -> int:
     print()
     columns = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "JOBS", "PROBLEM")
     print(table(columns, _model_rows(fleet)))
-    is_served = all(each.jobs and _num_answering(each) for each in fleet.models)
-    return 0 if is_served else 1
+    awake = [each for each in fleet.models if each.num_replicas]
+    return 0 if all(each.jobs and _num_answering(each) for each in awake) else 1
 
 
 def _why(arguments: argparse.Namespace) -> int:
@@ -178,7 +178,8 @@ def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
                 _num_answering(model),
                 mebibytes(model.hints.memory_bytes)
                 + ("" if model.memory_is_estimate else " (fixed)"),
-                ", ".join(model.jobs) or "no room",
+                ", ".join(model.jobs)
+                or ("no room" if model.num_replicas else "asleep"),
                 "; ".join(problems) or "-",
             )
         )

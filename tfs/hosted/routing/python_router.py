@@ -7,6 +7,8 @@ itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.routing.h
 first answer wins, and the other request is given up. So a prediction may run twice,
 which has no visible effect. A request for a model that nothing is known to answer for waits
 for a second while the router looks again: a model is there for who was told that it is.
+One for a model of Temp that may have no server has it given one, and waits for that; and it
+is sent once more if a server gave the model up meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
+_WAKING_S: Final = 60.0  # of the deadline, at most
 
 
 class RequestSender(Protocol):
@@ -68,7 +71,8 @@ class PythonRouter:
         loop: Its thread; has the timers of deadlines and hedges.
         sender: Sends requests to the jobs.
         options: How requests are hedged.
-        look: Has routes looked at again soon; must not block.
+        missed: Told of a model that a request found on no server, to have it looked for;
+            returns whether the model may have none, and gets one now. Must not block.
 
     Attributes:
         hedging: Decides when a second request is sent, by model.
@@ -81,7 +85,7 @@ class PythonRouter:
         loop: ServingLoop,
         sender: RequestSender,
         options: HedgeOptions | None = None,
-        look: Callable[[], None] = lambda: None,
+        missed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.listeners = listeners
         self._loop = loop
@@ -90,7 +94,7 @@ class PythonRouter:
         self._options = options or HedgeOptions()
         self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
-        self._look = look
+        self._missed = missed
         # Calls for models that nothing is known to answer for, oldest first.
         self._waiting: dict[Call, tuple[str, Timer]] = {}
         self.hedging: dict[str, Hedging] = {}
@@ -127,19 +131,37 @@ class PythonRouter:
         if self._routes.get(name):
             self._begin(call, name)
             return
-        if not self._waiting:
-            self._look()
+        self._wait(call, name)
+
+    def retry(self, call: Call, name: str) -> bool:
+        """Asks again in a while, for a model that may have just lost its last server."""
+        if not self._missed(name):
+            return False
+
+        def again() -> None:
+            if self._routes.get(name):
+                self._begin(call, name, is_second=True)
+            else:
+                self._wait(call, name)
+
+        timer = self._loop.call_at(self._now() + _UNKNOWN_S, again)
+        call.on_cancel(timer.cancel)
+        return True
+
+    def _wait(self, call: Call, name: str) -> None:
+        """Holds a call back until something answers for its model."""
+        wait_s = _WAKING_S if self._missed(name) else _UNKNOWN_S
         timer = self._loop.call_at(
-            self._now() + _UNKNOWN_S, partial(self._give_up, call, name)
+            self._now() + wait_s, partial(self._give_up, call, name)
         )
         self._waiting[call] = (name, timer)
         call.on_cancel(lambda: self._forget(call))
 
-    def _begin(self, call: Call, name: str) -> None:
+    def _begin(self, call: Call, name: str, *, is_second: bool = False) -> None:
         hedging = self.hedging.get(name)
         if hedging is None:
             hedging = self.hedging[name] = Hedging(self._options)
-        _Request(self, call, name, hedging).start()
+        _Request(self, call, name, hedging, is_second=is_second).start()
 
     def _give_up(self, call: Call, name: str) -> None:
         if call not in self._waiting:
@@ -204,9 +226,16 @@ class _Request:
     """One call on its way through jobs. Confined to the loop."""
 
     def __init__(
-        self, router: PythonRouter, call: Call, name: str, hedging: Hedging
+        self,
+        router: PythonRouter,
+        call: Call,
+        name: str,
+        hedging: Hedging,
+        *,
+        is_second: bool,
     ) -> None:
         self._router = router
+        self._is_second = is_second
         self._call = call
         self._name = name
         self._hedging = hedging
@@ -260,6 +289,9 @@ class _Request:
                 if self._running:
                     return  # the other request will answer
                 if self._try_next():
+                    return
+                if not self._is_second and self._router.retry(self._call, self._name):
+                    self._end()
                     return
             self._end()
             self._call.fail(outcome)

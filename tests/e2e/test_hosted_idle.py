@@ -1,0 +1,153 @@
+"""Models and servers that nobody asks for go, down to none; the router and real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tests.e2e.serving import QUICK, export_scale
+from tfs.cli.hosted.run import door, is_ready
+from tfs.cli.hosted.up import _server_command
+from tfs.client import Client
+from tfs.core.clock import MonotonicClock
+from tfs.hosted import edits
+from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.identities import ControlOptions
+from tfs.hosted.jobs.local_process import LocalProcesses
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
+from tfs.hosted.store.sqlite_store import SqliteStore
+from tfs.hosted.synchronizer import SynchronizerOptions
+from tfs.testing.patience import PATIENCE_S
+
+X = np.ones((1, 2), np.float32)
+GIB = 1 << 30
+
+
+class Idle:
+    """A fleet whose models lose a server after so many idle seconds, and its servers."""
+
+    def __init__(self, folder: Path, window_s: float) -> None:
+        self.folder, self.clock = folder, MonotonicClock()
+        self.state = FleetState(SqliteStore(str(folder / "fleet.db")))
+        self.channels = JobChannels()
+        self.servers = LocalProcesses(
+            folder / "jobs",
+            lambda place: _server_command(place, QUICK),
+            self.clock,
+            is_ready,
+        )
+        self.router = f"unix:{folder}/router.sock"
+        looks = SynchronizerOptions(0.2, down_after_s=PATIENCE_S, window_s=window_s)
+        router = PythonRouterOptions([door(self.router, "")])
+        self.service = HostedService(
+            self.state,
+            self.channels,
+            ServiceOptions(ControlOptions(), router, looks),
+            self.clock,
+            runtime=self.servers,
+        )
+        self.service.start()
+
+    def add(self, job: Job, number: int) -> None:
+        """Adds a job, and a model that may have as few servers as it."""
+        base_path = self.folder / "scale"
+        export_scale(base_path, 1)
+        text = f'name: "scale" base_path: "{base_path}"'
+        model = HostedModel(
+            "scale",
+            config_text(parse_model_config(text)),
+            1 << 24,
+            False,
+            min_replicas=job.min_replicas,
+            max_replicas=job.max_replicas,
+            num_replicas=number,
+            is_temp=job.is_temp,
+        )
+        self.state.change(edits.put_job(job))
+        self.state.change(edits.add_model(model))
+
+    def ask(self) -> float:
+        with Client(self.router, timeout_s=PATIENCE_S) as client:
+            return float(client.predict("scale", {"x": X}).outputs["y"][0, 0])
+
+    def num_replicas(self) -> int:
+        return self.state.read().fleet.models["scale"].num_replicas
+
+    def num_running(self) -> int:
+        """Returns how many servers there are, those that drain included."""
+        num = 0
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = each.cmdline()
+                num += "serve" in line and any(
+                    str(self.folder) in part for part in line
+                )
+        return num
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        patient = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.02)):
+            if holds():
+                return
+            patient.wait(0.02)
+        raise AssertionError(self.state.read())
+
+    def close(self) -> None:
+        until_s = self.clock.now() + PATIENCE_S
+        self.service.drain(until_s)
+        self.service.stop_keeping()
+        self.servers.drain(until_s)
+        self.service.close(until_s)
+        self.channels.close()
+        self.servers.close()
+        self.state.store.close()
+
+
+def test_a_model_of_temp_goes_to_zero_and_its_next_request_is_answered(
+    short_folder: Path,
+) -> None:
+    """So do the servers, after it; requests that come while it goes are answered as well."""
+    with contextlib.closing(Idle(short_folder, 1.0)) as idle:
+        job = Job("temp", GIB, "", 0, is_ours=True, max_replicas=2, is_temp=True)
+        idle.add(job, 1)
+        assert idle.ask() == 1.0
+        idle.until(lambda: not idle.num_replicas())
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(idle.ask) for _ in range(24)]
+            assert [each.result() for each in asked] == [1.0] * 24
+        idle.until(lambda: not idle.num_replicas() and not idle.num_running())
+        whys = [each.why for each in idle.state.store.history(100)]
+        went = whys.index("temp has no models")
+        assert "load: scale to 0" in whys[went:], "the model first"
+        assert idle.ask() == 1.0
+
+
+def test_no_server_goes_while_another_says_nothing_of_its_load(
+    short_folder: Path,
+) -> None:
+    """One of two is frozen, and nobody asks for anything; it goes once both have said so."""
+    with contextlib.closing(Idle(short_folder, 4.0)) as idle:
+        job = Job("job", GIB, "", 2, is_ours=True, min_replicas=1, max_replicas=2)
+        idle.add(job, 2)
+        idle.until(lambda: len(idle.service.router.routes.get("scale", ())) == 2)  # type: ignore[union-attr]
+        frozen = idle.servers.pids("job")[1]
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            idle.until(lambda: len(idle.state.read().jobs_seen["job"].answering) == 1)
+            patient = threading.Event()
+            for _ in range(20):
+                assert idle.num_replicas() == 2
+                patient.wait(0.4)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        idle.until(lambda: idle.num_replicas() == 1 and idle.num_running() == 1)
