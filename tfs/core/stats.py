@@ -7,6 +7,8 @@ Exporters come later and only read. Names and labels: ``tfs/core/stat_names.py``
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 import weakref
 from bisect import bisect_left
@@ -41,6 +43,19 @@ class Counter:
         return sum(list(self._cells.values()))
 
 
+class HistogramFields(Protocol):
+    """A histogram, or a message of one; see :class:`HistogramSnapshot`."""
+
+    @property
+    def bounds(self) -> Iterable[float]: ...
+
+    @property
+    def counts(self) -> Iterable[int]: ...
+
+    @property
+    def total(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
     """A histogram at one moment.
@@ -66,6 +81,15 @@ class HistogramSnapshot:
     def mean(self) -> float:
         """Their mean; 0 without any."""
         return self.total / self.num if self.num else 0.0
+
+    @classmethod
+    def merged(cls, histograms: Iterable[HistogramFields]) -> HistogramSnapshot:
+        """Returns the sum of those with the same bounds; an empty one of none."""
+        found = [
+            cls(tuple(each.bounds), tuple(each.counts), each.total)
+            for each in histograms
+        ]
+        return functools.reduce(operator.add, found) if found else cls((), (), 0.0)
 
     def __add__(self, other: HistogramSnapshot) -> HistogramSnapshot:
         """Returns the sum of two with the same bounds."""

@@ -41,8 +41,7 @@ from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
 from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
-from tfs.server.page.recent_events import RecentEvents
-from tfs.server.page.views import PageParts
+from tfs.server.page.views import PageParts, RecentEvents
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport

@@ -18,8 +18,7 @@ from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.server_config import read_config_text
 from tfs.server.page.handler import prepare, render
-from tfs.server.page.recent_events import RecentEvents
-from tfs.server.page.views import PageParts, Views
+from tfs.server.page.views import PageParts, RecentEvents, Views
 from tfs.server.ports.openapi_pages import OpenApiPages
 
 NUM_MODELS = 10_000

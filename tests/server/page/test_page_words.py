@@ -7,7 +7,8 @@ import pytest
 from tfs.core.errors import without_paths
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.page.charts import bars, latency_lines, merged, moving, quantile
+from tfs.server.page.charts import bars, latency_lines, moving, quantile
+from tfs.server.page.views import problems_of
 from tfs.server.page.words import (
     ago,
     count,
@@ -78,5 +79,17 @@ def test_charts_lie_within_their_frames() -> None:
     assert path == "M0.0 15.7h1M66.7 4.4L100.0 4.4"
     assert limit_y == pytest.approx(4.4, abs=0.1)
     assert moving([None, None], 0) == ("", None)
-    assert quantile(merged([one, other]), 0.99) == "2 s"
+    assert quantile(HistogramSnapshot.merged([one, other]), 0.99) == "2 s"
     assert quantile(HistogramSnapshot((), (), 0.0), 0.5) == ""
+
+
+def test_what_is_not_asked_for_any_more_is_no_problem() -> None:
+    """A version that failed and was taken away is red nowhere, as in ``tfs models``."""
+    report = pb.ModelReport(name="m", primary=2)
+    for number, is_aspired in ((1, True), (3, True), (4, False)):
+        version = report.versions.add(version=number, state=50)
+        version.error.code = 13
+        version.error.message = "no"
+        if is_aspired:
+            version.load.SetInParent()
+    assert problems_of(report) == ["version 3: no"]

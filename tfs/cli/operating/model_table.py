@@ -65,16 +65,14 @@ def _latencies_ms(model: pb.ModelReport) -> tuple[str, str]:
     """Returns what half and 99 % of a model's requests took at most, if that was asked."""
     from tfs.core.stats import HistogramSnapshot
 
-    found = [
+    whole = HistogramSnapshot.merged(
         each.requests.latency_s
         for version in model.versions
         for each in version.signatures
         if each.requests.latency_s.counts
-    ]
-    counts = tuple(map(sum, zip(*(each.counts for each in found), strict=True)))
-    if not sum(counts):
+    )
+    if not whole.num:
         return "-", "-"
-    whole = HistogramSnapshot(tuple(found[0].bounds), counts, 0.0)
     return f"{whole.quantile(0.5) * 1e3:.3g}", f"{whole.quantile(0.99) * 1e3:.3g}"
 
 

@@ -168,9 +168,7 @@ def _mean_and_p99_ms(histogram: pb.Histogram) -> str:
     """Returns the mean and the bound that 99 % do not exceed."""
     from tfs.core.stats import HistogramSnapshot
 
-    found = HistogramSnapshot(
-        tuple(histogram.bounds), tuple(histogram.counts), histogram.total
-    )
+    found = HistogramSnapshot.merged([histogram])
     if not found.num:
         return "-"
     return f"{found.mean * 1e3:.3g}, p99 {found.quantile(0.99) * 1e3:.3g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tfs.core.stats import HistogramSnapshot
+from tfs.core.stats import HistogramFields, HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page.words import duration
 
@@ -24,24 +24,10 @@ class Lines(NamedTuple):
     high: str
 
 
-def quantile(histogram: pb.Histogram | HistogramSnapshot, share: float) -> str:
+def quantile(histogram: HistogramFields, share: float) -> str:
     """Returns a quantile of durations in words; "" if there are none."""
-    found = HistogramSnapshot(
-        tuple(histogram.bounds), tuple(histogram.counts), histogram.total
-    )
+    found = HistogramSnapshot.merged([histogram])
     return duration(found.quantile(share)) if found.num else ""
-
-
-def merged(
-    histograms: Sequence[HistogramSnapshot | pb.Histogram],
-) -> HistogramSnapshot:
-    """Returns histograms of equal bounds as one; an empty one of none."""
-    if not histograms:
-        return HistogramSnapshot((), (), 0.0)
-    counts = zip(*(each.counts for each in histograms), strict=True)
-    total = sum(each.total for each in histograms)
-    bounds = tuple(histograms[0].bounds)
-    return HistogramSnapshot(bounds, tuple(map(sum, counts)), total)
 
 
 def latency_lines(primary: pb.Histogram, canary: pb.Histogram) -> Lines | None:

@@ -18,6 +18,7 @@ from tfs.core.errors import (
 )
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.operating.admin import Admin, Asked
 from tfs.handlers.operating.admin_access import KEY_COOKIE, AdminAccess
 from tfs.handlers.rest.paths import Routes
@@ -245,9 +246,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     named = (words.ago, words.duration, words.size, words.count, words.share, words.cut)
-    charted = (charts.merged, charts.quantile, charts.bars, charts.moving)
+    charted = (charts.quantile, charts.bars, charts.moving)
     environment.filters |= {each.__name__: each for each in (*named, *charted)}
     environment.filters |= {
+        "merged": HistogramSnapshot.merged,
         "path": lambda name: quote(name, safe=""),
         "state": words.state_of,
         "event_state": words.event_state,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import shlex
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +16,10 @@ from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError, without_paths
+from tfs.core.event_bus import EventAndTime
+from tfs.core.servable_state import ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.handlers.operating.admin import Admin
 from tfs.handlers.operating.admin_access import AdminAccess
@@ -29,11 +34,11 @@ from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.running_config import RunningConfig, require_configured
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
-from tfs.server.page.charts import merged
-from tfs.server.page.recent_events import RecentEvents
+from tfs.server.page.words import State
 
 ROWS: Final = 100
 _MAX_EVENTS: Final = 12
+_MAX_KEPT: Final = 500
 _MAX_DESCRIBED: Final = 10
 _MAX_CONFIG_CHARS: Final = 100_000
 
@@ -47,6 +52,23 @@ _MADE_BY: Final = {
     "canary": "it stays while another version is on trial",
     "unload": "the model was unloaded",
 }
+
+
+class RecentEvents:
+    """Keeps the latest events of a bus. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._events: deque[EventAndTime[ServableState]] = deque(maxlen=_MAX_KEPT)
+
+    def note(self, event: EventAndTime[ServableState]) -> None:
+        """Takes an event; for ``EventBus.subscribe``."""
+        self._events.append(event)
+
+    def latest(self, model: str = "") -> Sequence[EventAndTime[ServableState]]:
+        """Returns some of one model or of all; the newest first."""
+        kept = reversed(self._events.copy())
+        found = (each for each in kept if model in ("", each.event.id.name))
+        return list(itertools.islice(found, _MAX_EVENTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +145,7 @@ class Views:
             "query": query,
             "show": show,
             "rows": [self._row(running, name) for name in paged["names"]],
-            "events": self._events.latest(_MAX_EVENTS),
+            "events": self._events.latest(),
         }
 
     def model(self, name: str, *, is_operator: bool, has_form: bool) -> View:
@@ -146,10 +168,10 @@ class Views:
             "name": name,
             "primary": primary,
             "why": _why(running, report, primary),
-            "problems": _problems(report),
+            "problems": problems_of(report),
             "canary": report.canary if report.HasField("canary") else None,
             "forms": self._forms(name, primary) if has_form else (),
-            "events": self._events.latest(_MAX_EVENTS, name),
+            "events": self._events.latest(name),
             "override": running.overrides.get(name),
             "config": "" if message is None else str(message).rstrip(),
         }
@@ -206,8 +228,8 @@ class Views:
             "report": report,
             "num": num,
             "num_failed": num - num_ok,
-            "latency_s": merged([each.latency_s for each in figures]),
-            "problems": _problems(report),
+            "latency_s": HistogramSnapshot.merged(each.latency_s for each in figures),
+            "problems": problems_of(report),
         }
 
     def _forms(self, name: str, primary: int | None) -> Sequence[View]:
@@ -274,13 +296,17 @@ def _why(running: RunningConfig, report: pb.ModelReport, primary: int | None) ->
     return "it is the newest version that is available"
 
 
-def _problems(report: pb.ModelReport) -> list[str]:
-    """Returns what is wrong with a model; versions before its primary do not count."""
+def problems_of(report: pb.ModelReport) -> list[str]:
+    """Returns what is wrong with a model.
+
+    Versions before its primary do not count, nor do those that are not asked for any more.
+    """
     problems = [
         f"version {each.version}: {each.error.message}"
         for each in report.versions
         if each.error.code
         and not (report.HasField("primary") and each.version < report.primary)
+        and (each.state != State.END or each.HasField("load"))
     ]
     problems += filter(None, [report.error.message])
     problems += [
