@@ -121,7 +121,7 @@ compare: $(STAMP) ## this tree's server beside the one of an earlier commit, req
 $(ENGINES_STAMP): $(STAMP)
 	@echo "==> installing the engines' packages"
 	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,engines]'
-	@# xds-protos has an old copy of it, with which no exporter of traces can be imported.
+	@# xds-protos has an old copy of it.
 	@$(PIP_INSTALL) $(PIP_ARGS) --force-reinstall --no-deps opentelemetry-proto
 	@touch $@
 

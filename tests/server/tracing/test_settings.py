@@ -6,7 +6,12 @@ import pytest
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.trace import TraceContext
-from tfs.server.tracing.settings import TracingSettings, read_settings
+from tfs.server.tracing.settings import (
+    CollectorSettings,
+    TracingSettings,
+    read_collector,
+    read_settings,
+)
 from tfs.server.tracing.traceparent import Parent, parent_of
 
 ON = {"OTEL_TRACES_EXPORTER": "console"}
@@ -54,6 +59,10 @@ def test_the_standard_variables_say_what_is_traced(
         ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
         ("OTEL_TRACES_SAMPLER_ARG", "often"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
     ],
 )
 def test_a_value_that_means_nothing_here_is_named(name: str, value: str) -> None:
@@ -64,7 +73,47 @@ def test_a_value_that_means_nothing_here_is_named(name: str, value: str) -> None
         name: value,
     }
     with pytest.raises(InvalidArgument, match=f"{name}={value}: expected "):
-        read_settings(environment)
+        _ = read_settings(environment), read_collector(environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, CollectorSettings(url="http://localhost:4318/v1/traces", headers={})),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "https://h/otlp/",
+                "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b=,x = y",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "2.5",
+                "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+                "OTEL_EXPORTER_OTLP_CERTIFICATE": "ca.pem",
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": "own.pem",
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY": "own.key",
+            },
+            CollectorSettings(
+                url="https://h/otlp/v1/traces",
+                headers={"api-key": "a b=", "x": "y"},
+                timeout_s=2.5,
+                is_gzip=True,
+                ca_file="ca.pem",
+                client_certificate_file="own.pem",
+                client_key_file="own.key",
+            ),
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://all",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces/here",
+            },
+            CollectorSettings(url="http://traces/here", headers={}),
+        ),
+    ],
+)
+def test_the_standard_variables_name_the_collector(
+    environment: dict[str, str], expected: CollectorSettings
+) -> None:
+    """Those for traces alone count for more, and name the whole path."""
+    assert read_collector(environment) == expected
 
 
 @pytest.mark.parametrize(

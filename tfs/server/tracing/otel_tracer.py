@@ -1,4 +1,4 @@
-"""Traces requests with OpenTelemetry's SDK, which the extra ``otel`` brings.
+"""Traces requests for OpenTelemetry, whose SDK the extra ``otel`` brings.
 
 A trace has the spans request, queue, batch and interpreter. The batch is below the first
 of its requests that is traced, and linked to the others. Which requests are traced is
@@ -20,8 +20,9 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.trace import Trace, TraceContext
-from tfs.server.tracing.settings import read_settings
-from tfs.server.tracing.span_writer import SpanWriter, console_or_otlp
+from tfs.server.tracing.exporters import CollectorExporter, ConsoleExporter
+from tfs.server.tracing.otlp import EndedSpan
+from tfs.server.tracing.settings import read_collector, read_settings
 from tfs.server.tracing.traceparent import parent_of
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class OtelTracing:
     def __init__(self, environment: Mapping[str, str], clock: Clock) -> None:
         self._environment = environment
         self._clock = clock
+        self._exporter: CollectorExporter | ConsoleExporter = ConsoleExporter()
         self._processor: Any = None
 
     def start(self) -> None:
@@ -52,8 +54,13 @@ class OtelTracing:
             settings = read_settings(self._environment)
             if settings is None:
                 return
-            self._processor = console_or_otlp(settings.exporter)
-            writer = SpanWriter(self._processor)
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            if settings.exporter == "otlp":
+                self._exporter = CollectorExporter(
+                    read_collector(self._environment), _resource()
+                )
+            self._processor = BatchSpanProcessor(self._exporter)  # type: ignore[arg-type]
         except ImportError as error:
             log.warning(
                 "event=tracing_off why='OTEL_* variables ask for traces, and "
@@ -66,7 +73,10 @@ class OtelTracing:
             log.warning("event=tracing_off why=%r", why)
             return
         TRACING.tracer = OtelTracer(
-            writer, self._clock, settings.share, follows_parent=settings.follows_parent
+            self._processor.on_end,
+            self._clock,
+            settings.share,
+            follows_parent=settings.follows_parent,
         )
         log.info(
             "event=tracing exporter=%s share=%g", settings.exporter, settings.share
@@ -77,14 +87,24 @@ class OtelTracing:
         processor, self._processor = self._processor, None
         if processor is not None:
             TRACING.tracer = None
+            self._exporter.shutdown()
             processor.shutdown()
+
+
+def _resource() -> Mapping[str, Any]:
+    """Returns the server's attributes, as the SDK finds them."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count for more.
+    own = Resource.create({"service.name": "tfs"})
+    return dict(own.merge(OTELResourceDetector().detect()).attributes)
 
 
 class OtelTracer:
     """Begins the traces of sampled requests. See :class:`tfs.core.call.Tracer`.
 
     Args:
-        writer: Takes what has ended.
+        on_end: Takes spans that have ended. Thread-safe.
         clock: What the server's times are measured by.
         share: Which share of the requests that nobody traces yet is traced, 0 to 1.
         follows_parent: Whether a request that its caller traces, or does not, is traced
@@ -95,14 +115,14 @@ class OtelTracer:
 
     def __init__(
         self,
-        writer: SpanWriter,
+        on_end: Callable[[EndedSpan], None],
         clock: Clock,
         share: float,
         *,
         follows_parent: bool = True,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._writer = writer
+        self._on_end = on_end
         self._clock = clock
         self._share = share
         self._follows_parent = follows_parent
@@ -131,7 +151,7 @@ class OtelTracer:
             return None
         wall_s = time.time() - self._clock.now()
         context = None if parent is None else parent.context
-        return OtelTrace(self._writer, method, call.opened_s, wall_s, context)
+        return OtelTrace(self._on_end, method, call.opened_s, wall_s, context)
 
     def begin_some(self, calls: Sequence[CallT], method: str) -> Sequence[CallT]:
         traced = []
@@ -170,7 +190,7 @@ class OtelTrace:
     """A request, or a batch of several. See :class:`tfs.core.trace.Trace`.
 
     Args:
-        writer: Takes what has ended.
+        on_end: Takes spans that have ended. Thread-safe.
         name: The name of its span.
         begun_s: When it began, monotonic.
         wall_s: What added to a monotonic time makes it one since the epoch.
@@ -181,7 +201,7 @@ class OtelTrace:
 
     def __init__(
         self,
-        writer: SpanWriter,
+        on_end: Callable[[EndedSpan], None],
         name: str,
         begun_s: float,
         wall_s: float,
@@ -190,7 +210,7 @@ class OtelTrace:
     ) -> None:
         trace_id = random.getrandbits(128) if parent is None else parent.trace_id
         self.own = TraceContext(trace_id, random.getrandbits(64))
-        self._writer = writer
+        self._on_end = on_end
         self._name = name
         self._begun_s = begun_s
         self._wall_s = wall_s
@@ -211,7 +231,7 @@ class OtelTrace:
             return self  # a batch is joined with no other
         requests = [self, *(each for each in others if isinstance(each, OtelTrace))]
         batch = OtelTrace(
-            self._writer, "batch", begun_s, self._wall_s, self.own, requests
+            self._on_end, "batch", begun_s, self._wall_s, self.own, requests
         )
         batch._attributes["tfs.rows"] = num_rows
         for each in requests:
@@ -246,16 +266,18 @@ class OtelTrace:
                 batch.end(code, begun_s, done_s, done_s)
         if code is not Code.OK:
             self._attributes["tfs.status"] = code.name
-        self._writer.write(
-            self.own,
-            self._parent,
-            self._name,
-            self._begun_s + self._wall_s,
-            now_s + self._wall_s,
-            self._attributes,
-            [each.own for each in self._requests],
-            code,
-            is_request=not self._requests,
+        self._on_end(
+            EndedSpan(
+                self.own,
+                self._parent,
+                self._name,
+                self._begun_s + self._wall_s,
+                now_s + self._wall_s,
+                self._attributes,
+                [each.own for each in self._requests],
+                code,
+                not self._requests,
+            )
         )
 
     def _below(self) -> TraceContext:
@@ -271,4 +293,4 @@ class OtelTrace:
     ) -> None:
         attributes = {"tfs.servable": who} if who else {}
         begun_s, ended_s = begun_s + self._wall_s, ended_s + self._wall_s
-        self._writer.write(own, self.own, name, begun_s, ended_s, attributes)
+        self._on_end(EndedSpan(own, self.own, name, begun_s, ended_s, attributes))

@@ -1,14 +1,15 @@
 """What the OTEL_* variables say. Pure.
 
-Only what decides about the server's own spans is read here; exporters, resources and
-batches of spans read their variables themselves.
+Resources and batches of spans are the SDK's, which reads their variables itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from tfs.core.errors import InvalidArgument
 
@@ -16,16 +17,11 @@ EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 SAMPLER_ARG: Final = "OTEL_TRACES_SAMPLER_ARG"
 
-_ASKING: Final = (
-    EXPORTER,
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-)
-_PROTOCOLS: Final = (
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_PROTOCOL",
-)
+_OTLP: Final = "OTEL_EXPORTER_OTLP_"
+_OTLP_TRACES: Final = f"{_OTLP}TRACES_"  # counts for more
+_ASKING: Final = (EXPORTER, f"{_OTLP}ENDPOINT", f"{_OTLP_TRACES}ENDPOINT")
 _HTTP: Final = "http/protobuf"
+_URL: Final = r"https?://[^/]+.*"
 _PARENT: Final = "parentbased_"
 _SHARES: Final = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
 
@@ -47,6 +43,30 @@ class TracingSettings:
     follows_parent: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    """Who is told of spans by OTLP over HTTP, and how. Immutable.
+
+    Attributes:
+        url: Where they are posted.
+        headers: What is sent beside them.
+        timeout_s: For each attempt.
+        is_gzip: Whether they are compressed.
+        ca_file: Whose certificates are trusted; empty for the system's.
+        client_certificate_file: Shows who the server is; empty for nothing.
+        client_key_file: Its key; empty if that is in the same file.
+
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    timeout_s: float = 10.0
+    is_gzip: bool = False
+    ca_file: str = ""
+    client_certificate_file: str = ""
+    client_key_file: str = ""
+
+
 def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     """Returns what the variables ask for; None if they ask for no traces.
 
@@ -64,11 +84,6 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
         return None
     if exporter not in ("otlp", "console"):
         raise _wrong(EXPORTER, exporter, "otlp, console or none")
-    if exporter == "otlp":
-        for name in _PROTOCOLS:
-            protocol = given.get(name) or _HTTP
-            if protocol != _HTTP:
-                raise _wrong(name, protocol, _HTTP)
     sampler = given.get(SAMPLER) or f"{_PARENT}always_on"
     kind = sampler.removeprefix(_PARENT)
     if kind not in _SHARES:
@@ -78,6 +93,43 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     if share is None:
         share = _share(given.get(SAMPLER_ARG) or "1")
     return TracingSettings(exporter, share, sampler.startswith(_PARENT))
+
+
+def read_collector(environment: Mapping[str, str]) -> CollectorSettings:
+    """Returns whom the variables name; this machine's by default.
+
+    Raises:
+        InvalidArgument: One has a value that means nothing here; names both.
+
+    """
+
+    def read(what: str, default: str, form: str = ".*", expected: str = "") -> str:
+        for name in (f"{_OTLP_TRACES}{what}", f"{_OTLP}{what}"):
+            value = environment.get(name, "").strip()
+            if value:
+                if not re.fullmatch(form, value):
+                    raise _wrong(name, value, expected)
+                return value
+        return default
+
+    read("PROTOCOL", _HTTP, _HTTP, _HTTP)
+    url = read("ENDPOINT", "http://localhost:4318", _URL, "http://... or https://...")
+    if not environment.get(f"{_OTLP_TRACES}ENDPOINT", "").strip():
+        url = f"{url.removesuffix('/')}/v1/traces"
+    pairs = read("HEADERS", "", r"[^=,]+=[^,]*(,[^=,]+=[^,]*)*,?", "name=value,...")
+    return CollectorSettings(
+        url=url,
+        headers={
+            name.strip(): unquote(value).strip()
+            for name, _, value in (pair.partition("=") for pair in pairs.split(","))
+            if name
+        },
+        timeout_s=float(read("TIMEOUT", "10", r"\d+(\.\d*)?", "seconds")),
+        is_gzip=read("COMPRESSION", "none", "gzip|none", "gzip or none") == "gzip",
+        ca_file=read("CERTIFICATE", ""),
+        client_certificate_file=read("CLIENT_CERTIFICATE", ""),
+        client_key_file=read("CLIENT_KEY", ""),
+    )
 
 
 def _share(text: str) -> float:
