@@ -33,10 +33,14 @@ class Wire:
 
     Attributes:
         socket: The socket, non-blocking.
+        may_read_into: Whether ``read_into`` may be used: not over TLS, which keeps the
+            rest of a record to itself.
         unsent_bytes: Bytes that the kernel has not taken yet.
         sent_bytes: Bytes that it took late, of those.
 
     """
+
+    may_read_into = True
 
     __slots__ = ("_is_limited", "_unsent", "sent_bytes", "socket", "unsent_bytes")
 
@@ -64,6 +68,18 @@ class Wire:
         if not data:
             raise EOFError
         return data
+
+    def read_into(self, memory: memoryview) -> int:
+        """Reads what has arrived; returns how many bytes. Raises as ``read``."""
+        try:
+            num_bytes = self.socket.recv_into(memory)
+        except BlockingIOError:
+            raise
+        except OSError:
+            num_bytes = 0
+        if not num_bytes:
+            raise EOFError
+        return num_bytes
 
     def send(self, out: Output) -> None:
         """Sends frames, which it takes out of the list, and keeps what is left of them.
@@ -146,6 +162,8 @@ class Wire:
 
 class TlsWire(Wire):
     """A socket over TLS, after the handshake."""
+
+    may_read_into = False
 
     __slots__ = ("_tls",)
 

@@ -61,6 +61,7 @@ def test_an_integer_is_rounded_once() -> None:
         '{"instances":[[1,[2]]]}',
         '{"instances":[]}',
         '{"instances":null}',
+        '{"instances":[[null,1]]}',
         "[[1,2]]",
         "7",
         "",

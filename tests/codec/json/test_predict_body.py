@@ -9,6 +9,7 @@ import base64
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.tensors import floats, integers, strings
@@ -170,6 +171,13 @@ def test_integers_never_pass_through_a_float() -> None:
     }
     view = read({"inputs": [(1 << 64) - 1]}, signature(x="uint64"))["x"]
     assert view.data == b"\xff" * 8
+
+
+def test_a_large_integer_is_rounded_once_on_its_way_to_a_float() -> None:
+    """Also where numpy reads floats at once, by way of float64."""
+    rounded_twice = 2**60 + 2**36 + 1
+    view = read({"inputs": [rounded_twice]})["x"]
+    assert view.data == np.array([rounded_twice]).astype("<f4").tobytes()
 
 
 def test_types_that_tensorflow_serving_has_no_json_for() -> None:

@@ -98,15 +98,24 @@ def test_who_asks_first_may_send_the_body() -> None:
         assert client.read_answer()[2] == b"POST / ok"
 
 
-def test_all_of_it_is_the_same_over_tls() -> None:
-    """Pipelined requests, long bodies and answers, and the close behind the last."""
-    long = b"x" * 500_000
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_long_body_ends_where_the_next_request_begins(is_tls: bool) -> None:
+    """Also of one whose head has come before, and whatever it is read in."""
+    certificates = Certificates() if is_tls else None
+    with Rig(certificates=certificates) as rig, rig.client() as client:
+        for letter in (b"x", b"y", b"z"):
+            long = letter * 500_000
+            client.send(post(f"Content-Length: {len(long)}\r\n", long) + ONE)
+            assert client.read_answer()[2] == b"POST / " + long
+            assert client.read_answer()[2] == b"POST /a abc"
+
+
+def test_the_rest_is_the_same_over_tls() -> None:
+    """Pipelined requests, and the close behind the last."""
     with Rig(certificates=Certificates()) as rig:
         with rig.client() as client:
             client.send(ONE + ONE)
             assert [client.read_answer()[2] for _ in range(2)] == [b"POST /a abc"] * 2
-            client.send(post(f"Content-Length: {len(long)}\r\n", long))
-            assert client.read_answer()[2] == b"POST / " + long
             client.send(b"GET /last HTTP/1.0\r\n\r\n")
             assert client.read_all().endswith(b"GET /last ")
         with rig.client() as client:

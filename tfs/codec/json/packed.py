@@ -20,6 +20,7 @@ import numpy as np
 
 from tfs.codec.json.document import Value, wrong_form
 from tfs.codec.json.predict_body import INPUTS, INSTANCES, Layout, PredictBody
+from tfs.codec.json.tensor_reader import Content
 from tfs.codec.json.tensor_writer import OUTPUTS, nested_strings
 from tfs.core.dtype import BFLOAT16, DTYPES, STRING, DType
 from tfs.core.errors import InvalidArgument, Unimplemented
@@ -47,7 +48,7 @@ def parse_msgpack(body: Buffer) -> PredictBody:
     for key in (INPUTS, INSTANCES):
         if key in document:
             document[key] = _unpacked(document[key])
-    return PredictBody.of(document, may_have_bools=True)
+    return PredictBody.of(document, Content.ANYTHING)
 
 
 def _unpacked(value: Value) -> Value:
@@ -140,7 +141,7 @@ def parse_npy(body: Buffer) -> PredictBody:
         array = np.frombuffer(data, head.numpys).reshape(head.shape, order=order)  # type: ignore[call-overload]
         data = array.astype(head.numpys.newbyteorder("<")).tobytes("C")
     view = TensorView(head.own, head.shape, data)
-    return PredictBody("", Layout.COLUMNS, view, may_have_bools=False)
+    return PredictBody("", Layout.COLUMNS, view, Content.NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,22 @@ import orjson
 from tfs.codec.json.document import (
     SIGNATURE_NAME,
     Value,
-    end_of_only_string,
-    has_words,
+    is_of_numbers,
     parse_object,
     shown,
     signature_name_of,
     with_first_values,
     wrong_form,
 )
-from tfs.codec.json.tensor_reader import is_bytes, plain_array, read_tensor
-from tfs.core.dtype import DType
+from tfs.codec.json.tensor_reader import (
+    EXACT,
+    Content,
+    content_of,
+    is_bytes,
+    plain_array,
+    read_tensor,
+)
+from tfs.core.dtype import STRING, DType
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.signature import Signature, TensorSpec
 from tfs.core.tensor_view import Buffer, TensorView
@@ -54,7 +60,8 @@ class PredictBody:
         signature_name: As sent; empty for the default one.
         layout: The layout of the request, and so of its reply.
         values: What stands under the layout's key.
-        may_have_bools: Whether ``true`` or ``false`` occurs anywhere.
+        content: What may stand in it, or the JSON that tells. To look at that takes
+            longer than the rest where it has images as strings.
         first_row: The number of the first row, for errors.
 
     """
@@ -62,7 +69,7 @@ class PredictBody:
     signature_name: str
     layout: Layout
     values: Value
-    may_have_bools: bool
+    content: Content | bytes
     first_row: int = 0
 
     @classmethod
@@ -75,18 +82,15 @@ class PredictBody:
         """
         whole = bytes(body)
         document = parse_object(whole)
-        behind = end_of_only_string(whole)
-        if behind:
-            return cls.of(document, may_have_bools=has_words(whole, behind))
+        if is_of_numbers(whole):
+            return cls.of(document, Content.NUMBERS)
         inputs = document.get(INPUTS)
         names = inputs if type(inputs) is dict else ()
-        return cls.of(
-            with_first_values(document, whole, (*_KEYS, *names)),
-            may_have_bools=b"true" in whole or b"false" in whole,
-        )
+        sent = [key for key in _KEYS if key in document]
+        return cls.of(with_first_values(document, whole, (*sent, *names)), whole)
 
     @classmethod
-    def of(cls, document: dict[str, Value], *, may_have_bools: bool) -> PredictBody:
+    def of(cls, document: dict[str, Value], content: Content | bytes) -> PredictBody:
         """Returns the request that a document is.
 
         Raises:
@@ -109,7 +113,7 @@ class PredictBody:
         if has_instances and values == []:
             raise wrong_form(document, f"No values in '{INSTANCES}' array")
         layout = Layout.ROWS if has_instances else Layout.COLUMNS
-        return cls(signature_name, layout, values, may_have_bools)
+        return cls(signature_name, layout, values, content)
 
     def rows(self) -> list[PredictBody]:
         """Returns a request for each row.
@@ -122,8 +126,11 @@ class PredictBody:
             raise InvalidArgument(
                 f"results per item need '{INSTANCES}' with a list of rows"
             )
+        content = self.content
+        if isinstance(content, bytes):
+            content = content_of(content)
         return [
-            replace(self, values=[row], first_row=index)
+            replace(self, values=[row], content=content, first_row=index)
             for index, row in enumerate(self.values)
         ]
 
@@ -143,8 +150,12 @@ class PredictBody:
                 for name, spec in specs.items()
                 if name in sent or name not in signature.defaults
             }
+        content = self.content
+        if isinstance(content, bytes):
+            has_numbers = any(spec.dtype is not STRING for spec in specs.values())
+            content = content_of(content) if has_numbers else Content.ANYTHING
         if self.layout is Layout.COLUMNS or type(self.values) is TensorView:
-            return self._columns(specs)
+            return self._columns(specs, content)
         first = self.values[0]
         if type(first) is not dict and len(specs) > 1:
             raise InvalidArgument(
@@ -152,8 +163,8 @@ class PredictBody:
                 "input tensors required as per tensorinfo_map"
             )
         if type(first) is dict and not is_bytes(first):
-            return self._named_rows(specs)
-        return self._plain_rows(specs)
+            return self._named_rows(specs, content)
+        return self._plain_rows(specs, content)
 
     def _names_sent(self) -> Collection[str]:
         """Returns the inputs that are named, judging rows by the first."""
@@ -161,17 +172,21 @@ class PredictBody:
         first = values[0] if type(values) is list and values else values
         return first.keys() if type(first) is dict and not is_bytes(first) else ()
 
-    def _plain_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+    def _plain_rows(
+        self, specs: Mapping[str, TensorSpec], content: Content
+    ) -> dict[str, TensorView]:
         ((name, spec),) = specs.items()
         rows = self.values
         try:
-            view = read_tensor(rows, spec.dtype, may_have_bools=self.may_have_bools)
+            view = read_tensor(rows, spec.dtype, content)
         except ServingError:
             self._find_fault(rows, name, spec)
             raise
         return {name: view}
 
-    def _named_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+    def _named_rows(
+        self, specs: Mapping[str, TensorSpec], content: Content
+    ) -> dict[str, TensorView]:
         rows = self.values
         keys = specs.keys()
         for index, row in enumerate(rows, self.first_row):
@@ -185,9 +200,7 @@ class PredictBody:
         for name, spec in specs.items():
             column = [row[name] for row in rows]
             try:
-                views[name] = read_tensor(
-                    column, spec.dtype, may_have_bools=self.may_have_bools
-                )
+                views[name] = read_tensor(column, spec.dtype, content)
             except ServingError:
                 self._find_fault(column, name, spec, named=True)
                 raise
@@ -220,7 +233,7 @@ class PredictBody:
                     f"Expecting value/list but got object at item {index} of input list"
                 )
             try:
-                own = read_tensor(row, spec.dtype, may_have_bools=True).shape
+                own = read_tensor(row, spec.dtype, Content.ANYTHING).shape
                 if shape is None:
                     shape = own
                 _check_shape(shape, own)
@@ -230,7 +243,9 @@ class PredictBody:
                     f"Error: {error.code.name}: {error.message}"
                 ) from error
 
-    def _columns(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+    def _columns(
+        self, specs: Mapping[str, TensorSpec], content: Content
+    ) -> dict[str, TensorView]:
         values = self.values
         if type(values) is not dict or is_bytes(values):
             if len(specs) > 1:
@@ -245,9 +260,7 @@ class PredictBody:
                 raise InvalidArgument(
                     f"Missing named input: {name} in '{INPUTS}' object."
                 )
-            views[name] = read_tensor(
-                values[name], spec.dtype, may_have_bools=self.may_have_bools
-            )
+            views[name] = read_tensor(values[name], spec.dtype, content)
         return views
 
 
@@ -263,8 +276,6 @@ def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
 
 PlainBody: TypeAlias = tuple[Layout, tuple[int, ...], bytes]
 """Layout, shape and elements."""
-
-_EXACT: Final = 2.0**53  # integers up to that are floats, too
 
 
 def read_plain_json(
@@ -293,7 +304,7 @@ def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | Non
     """Returns what bodies of one layout and shape are; None if they are not just that."""
     num = len(bodies)
     try:
-        documents = [orjson.loads(body) for body in bodies]
+        documents = list(map(orjson.loads, bodies))
         layout, key = Layout.ROWS, INSTANCES
         if key not in documents[0]:
             layout, key = Layout.COLUMNS, INPUTS
@@ -301,20 +312,20 @@ def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | Non
     except (orjson.JSONDecodeError, TypeError, KeyError):
         return None
     # Each has a string, its key, so it is the only one if there are no others in all of
-    # them. Then no key comes twice, nothing else is named, and of "true" and "false",
+    # them. Then no key comes twice, nothing else is named, and of true, false and null,
     # which numpy takes for numbers, one letter shows.
     text = b"".join(bodies)
     if (
         text.count(b'"') != 2 * num
         or b"\\" in text  # an escape in a key would hide one of its letters
         or b"r" in text
-        or text.count(b"s") != num * key.count("s")
+        or b"l" in text
     ):
         return None
     array = plain_array(values, dtype)
     if array is None or array.ndim < 2 or not array.size:
         return None
-    if num > 1 and array.dtype.kind == "f" and abs(array).max() > _EXACT:
+    if num > 1 and array.dtype.kind == "f" and abs(array).max() > EXACT:
         return None  # an integer may have become a float for the sake of the others
     shape, elements = array.shape[1:], array.tobytes()
     if num == 1:

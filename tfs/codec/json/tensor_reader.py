@@ -9,8 +9,8 @@ real and its imaginary part.
 
 from __future__ import annotations
 
-import base64
 import binascii
+import enum
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -42,6 +42,9 @@ _FLOATS: Final[dict[DType, Any]] = {
     COMPLEX64: np.dtype("<f4"),
     COMPLEX128: np.dtype("<f8"),
 }
+EXACT: Final = 2.0**53
+"""Integers up to that are floats, too."""
+
 _TENSORFLOW_NAMES: Final = {"float32": "float", "float64": "double", "float16": "half"}
 
 
@@ -50,14 +53,27 @@ def is_bytes(value: Value) -> bool:
     return type(value) is dict and len(value) == 1 and type(value.get(BYTES_KEY)) is str
 
 
-def read_tensor(value: Value, dtype: DType, *, may_have_bools: bool) -> TensorView:
+class Content(enum.Enum):
+    """What may stand in lists beside numbers; numpy takes much of it for numbers."""
+
+    NUMBERS = "nothing"
+    STRINGS = "strings and null"
+    ANYTHING = "true and false, too"
+
+
+def content_of(body: bytes) -> Content:
+    """Returns what may stand in JSON, of which nothing else is known."""
+    has_bools = b"true" in body or b"false" in body
+    return Content.ANYTHING if has_bools else Content.STRINGS
+
+
+def read_tensor(value: Value, dtype: DType, content: Content) -> TensorView:
     """Returns the tensor that a value is. Thread-safe.
 
     Args:
         value: Lists of lists of elements, or one element.
         dtype: The signature's.
-        may_have_bools: Whether ``true`` or ``false`` occurs in the body. numpy takes
-            them for numbers, which they are not.
+        content: What may stand in it.
 
     Raises:
         InvalidArgument: The lists are ragged, or an element does not fit the dtype.
@@ -77,12 +93,29 @@ def read_tensor(value: Value, dtype: DType, *, may_have_bools: bool) -> TensorVi
             f"Conversion of JSON Value: {shown(value)} to type: {dtype.name}"
         )
     array = None
-    if dtype is BOOL or not may_have_bools:
+    if dtype is BOOL or content is not Content.ANYTHING:
         with np.errstate(over="ignore"):
-            array = plain_array(value, dtype)
+            if content is Content.NUMBERS:
+                array = _floats(value, dtype)
+            if array is None:
+                array = plain_array(value, dtype)
     if array is None:
         array = _checked_array(value, dtype)
     return _view(array, dtype)
+
+
+def _floats(value: Value, dtype: DType) -> Any:
+    """Returns an array for numbers that are to be floats; None if it may not be exact."""
+    target = _FLOATS.get(dtype)
+    if target is None:
+        return None
+    try:
+        array = np.array(value, target)
+    except (TypeError, ValueError, OverflowError):  # objects, ragged, or too large
+        return None
+    # Larger integers would be rounded to float64 first.
+    is_exact = array.size and array.min() >= -EXACT and array.max() <= EXACT
+    return array if is_exact and array.ndim <= MAX_RANK else None
 
 
 def plain_array(value: Value, dtype: DType) -> Any:
@@ -229,11 +262,20 @@ def bytes_of(value: Value) -> bytes:
         raise InvalidArgument(
             f"JSON Value: {shown(value)} not formatted correctly for base64 data"
         )
-    text = "".join(value[BYTES_KEY].split())  # encoders break lines
+    text = value[BYTES_KEY]
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return _decoded(text)
+    except ValueError:
+        pass
+    try:
+        return _decoded("".join(text.split()))  # encoders break lines
+    except ValueError:
         raise InvalidArgument("Unable to base64 decode") from None
+
+
+def _decoded(text: str) -> bytes:
+    # As base64.b64decode, which would copy the text once more.
+    return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
 
 
 def _wrong_type(value: Value, dtype: DType) -> ServingError:

@@ -19,13 +19,18 @@ import orjson
 
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.json.tensor_reader import BYTES_KEY
-from tfs.core.dtype import BFLOAT16, COMPLEX64, COMPLEX128, STRING, DType
+from tfs.core.dtype import BFLOAT16, COMPLEX64, COMPLEX128, DTYPES, STRING, DType
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.core.tensor_view import TensorView
 
 PREDICTIONS: Final = "predictions"
 OUTPUTS: Final = "outputs"
 _BYTES_SUFFIX: Final = "_bytes"
+_PLAIN: Final = {
+    dtype: np.dtype(name)
+    for name, dtype in DTYPES.items()
+    if name.rstrip("0123456789") in ("bool", "float", "int", "uint")
+}
 
 
 def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> bytes:
@@ -41,10 +46,12 @@ def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> by
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
     if len(outputs) == 1:
         (view,) = outputs.values()
-        if view.shape:
-            plain = write_plain_replies(view, layout, view.shape[0], 1)
-            if plain is not None:
-                return plain[0]
+        if view.shape and view.dtype is not STRING:
+            array = array_of(view)
+            key = OUTPUTS if layout is Layout.COLUMNS else PREDICTIONS
+            text = orjson.dumps({key: array}, option=orjson.OPT_SERIALIZE_NUMPY)
+            if b"l" not in text or array.dtype.kind != "f":
+                return text  # else it has null, for what is not finite
     if layout is Layout.COLUMNS:
         columns = {name: json_value(name, view) for name, view in outputs.items()}
         whole = columns if len(columns) > 1 else next(iter(columns.values()))
@@ -131,15 +138,16 @@ def array_of(view: TensorView) -> Any:
 
     """
     dtype: DType = view.dtype
+    plain = _PLAIN.get(dtype)
+    if plain is not None:
+        return np.frombuffer(view.buffer, plain).reshape(view.shape)
     if dtype is BFLOAT16:
         half = np.frombuffer(view.buffer, "<u2")
         return (half.astype(np.uint32) << 16).view(np.float32).reshape(view.shape)
     if dtype in (COMPLEX64, COMPLEX128):
         part = "<f4" if dtype is COMPLEX64 else "<f8"
         return np.frombuffer(view.buffer, part).reshape((*view.shape, 2))
-    if dtype.name.startswith("float8"):
-        raise Unimplemented(f"Failed to write JSON value for tensor type: {dtype.name}")
-    return np.frombuffer(view.buffer, dtype.name).reshape(view.shape)
+    raise Unimplemented(f"Failed to write JSON value for tensor type: {dtype.name}")
 
 
 def dump(document: Any) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, FillBudget
 from tfs.codec.json.document import Value, parse_object, wrong_form
-from tfs.codec.json.tensor_reader import read_tensor
+from tfs.codec.json.tensor_reader import Content, content_of, read_tensor
 from tfs.codec.json.tensor_writer import array_of, dump
 from tfs.codec.oip.datatype import (
     DATATYPES,
@@ -91,9 +91,7 @@ class InferBody:
         request_id = document.get("id", "")
         if not isinstance(request_id, str):
             raise InvalidArgument("id must be a string")
-        reader = _InputReader(
-            whole[json_bytes:], may_have_bools=b"true" in text or b"false" in text
-        )
+        reader = _InputReader(whole[json_bytes:], content_of(text))
         inputs: dict[str, TensorView] = {}
         for each in _list(document, "inputs"):
             name = _name(each, "input")
@@ -124,9 +122,9 @@ class InferBody:
 class _InputReader:
     """Reads the inputs of one body, in order."""
 
-    def __init__(self, binary: memoryview, *, may_have_bools: bool) -> None:
+    def __init__(self, binary: memoryview, content: Content) -> None:
         self._binary = binary
-        self._may_have_bools = may_have_bools
+        self._content = content
         self._index = 0
         self._budget = FillBudget(DEFAULT_OPTIONS.max_tensor_bytes)
 
@@ -166,7 +164,7 @@ class _InputReader:
             raise wrong_form(values, "is not the list of elements that data must be")
         if not count_elements(shape):
             check_empty(dtype, shape, self._budget)
-        view = read_tensor(values, dtype, may_have_bools=self._may_have_bools)
+        view = read_tensor(values, dtype, self._content)
         flat = TensorView(dtype, shape, view.data)
         if view.shape != shape and (
             len(view.shape) != 1 or view.num_elements != flat.num_elements

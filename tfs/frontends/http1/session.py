@@ -117,10 +117,17 @@ class HttpSession:
                 self._wire.send_unsent()
                 self._mark_dirty()
             if events & READABLE and not self._has_ended:
-                is_long = len(self._body) >= LONG_BYTES
-                data = self._wire.read(_LONG_READ_BYTES if is_long else _READ_BYTES)
-                self._num_received += len(data)
-                self._receive(data)
+                body, wire = self._body, self._wire
+                if (
+                    self._num_missing
+                    and isinstance(body, memoryview)
+                    and wire.may_read_into
+                ):
+                    self._fill_body(body)
+                else:
+                    data = wire.read(_READ_BYTES)
+                    self._num_received += len(data)
+                    self._receive(data)
         except BlockingIOError:
             if self._wire.unsent_bytes:  # TLS has something of its own to send
                 self._mark_dirty()
@@ -130,6 +137,17 @@ class HttpSession:
             self.close()
         except Exception as error:
             self.on_failure(error)
+
+    def _fill_body(self, body: memoryview) -> None:
+        """Reads more of a long body to where it is kept."""
+        begin = self._num_filled
+        num_bytes = self._wire.read_into(body[begin : begin + _LONG_READ_BYTES])
+        self._num_received += num_bytes
+        self._num_filled += num_bytes
+        self._num_missing -= num_bytes
+        if not self._num_missing:
+            self.on_complete()
+            self._watch()
 
     def _receive(self, data: bytes) -> None:
         try:
