@@ -80,9 +80,11 @@ demo-hosted: $(STAMP) ## a fleet of three servers under load: one killed, versio
 serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model_base_path=..."
 	@$(BIN)/python -m tfs serve $(SERVE_ARGS)
 
+# Bytecode is kept, whatever the environment says: half of what it takes to collect the tests
+# is to compile them, in each process, and the servers that tests start are compiled as well.
 test: $(STAMP) ## the whole suite, without the stress tests
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -q \
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q \
 	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile --no-loadscope-reorder \
 	  $(PYTEST_ARGS)
 

@@ -505,7 +505,7 @@ def test_a_crowd_that_floods_and_comes_back_takes_no_more(
             serving.address, certificates if is_tls else None, _request(16)[5:]
         )
         regular.start()
-        over = _over_after(3.0)
+        over = _over_after(1.5)
         with Watch(serving.process.pid) as watch:
             crowd = [Flooder(serving.address, piece, tls) for _ in range(30)]
             while not over():

@@ -20,6 +20,10 @@ from tfs.export.values import view_of
 X = torch.rand(2, 3)
 
 
+def linear() -> nn.Module:
+    return nn.Linear(3, 3)
+
+
 def compiled(net: nn.Module) -> nn.Module:
     return cast(nn.Module, torch.compile(net, backend="eager"))
 
@@ -44,16 +48,16 @@ def answers(module: nn.Module, base: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 @pytest.mark.parametrize(
-    "module",
+    "made",  # when the test runs: torch's compiler takes five seconds to import
     [
-        Calibrated(compiled(nn.Linear(3, 3))),
-        nn.Sequential(Calibrated(compiled(nn.Linear(3, 3)))),
-        Calibrated(parametrized(nn.Linear(3, 3))),
-        Calibrated(nn.DataParallel(nn.Linear(3, 3))),
-        DataParallel(nn.Linear(3, 3)),
-        nn.Sequential(DataParallel(nn.Linear(3, 3))),
-        Averaged(nn.Linear(3, 3)),
-        Described(),
+        lambda: Calibrated(compiled(linear())),
+        lambda: nn.Sequential(Calibrated(compiled(linear()))),
+        lambda: Calibrated(parametrized(linear())),
+        lambda: Calibrated(nn.DataParallel(linear())),
+        lambda: DataParallel(linear()),
+        lambda: nn.Sequential(DataParallel(linear())),
+        lambda: Averaged(linear()),
+        Described,
     ],
     ids=[
         "forwards-compiled", "part", "forwards-parametrized", "forwards-parallel",
@@ -61,10 +65,10 @@ def answers(module: nn.Module, base: Path) -> bool:
     ],
 )  # fmt: skip
 def test_what_only_looks_like_torchs_is_saved_whole(
-    tmp_path: Path, module: nn.Module
+    tmp_path: Path, made: Callable[[], nn.Module]
 ) -> None:
     """Names and attributes are anybody's; torch's own wrappers are known by their types."""
-    assert answers(module, tmp_path)
+    assert answers(made(), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler

@@ -133,7 +133,7 @@ def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
 @pytest.mark.parametrize(
     ("dies_before", "stubborn"),
     [
-        pytest.param(*case, marks=() if index < 3 else pytest.mark.stress)
+        pytest.param(*case, marks=() if index < 2 else pytest.mark.stress)
         for index, case in enumerate(
             itertools.chain(
                 (("zygote", "stubborn"), ("nobody", "bare"), ("zygote", "lasting")),
