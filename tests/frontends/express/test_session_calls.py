@@ -175,6 +175,21 @@ def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> No
         assert len(rig.held) == 2
 
 
+def test_nothing_is_left_of_calls_that_are_reset_and_dropped_in_turn(rig: Rig) -> None:
+    """A call may lie where one lay of which the loop has yet to hear that it is gone."""
+    client = rig.connect()
+    for first_id in range(1, 200, 20):
+        rig.held.clear()
+        for each in range(first_id, first_id + 20, 2):
+            client.send(hold(each) + frames.rst_stream(each, ErrorCode.CANCEL))
+        rig.step()
+        assert len(rig.held) == 10
+    rig.held.clear()
+    rig.settle()
+    assert [each.state.num_cut_off for each in rig.connections()] == [0]
+    assert rig.transport.budget.used_bytes == 0
+
+
 def test_a_lost_connection_cancels_its_calls(rig: Rig) -> None:
     """Handlers learn that nobody waits; late answers do no harm."""
     client = rig.connect()

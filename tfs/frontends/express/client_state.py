@@ -77,7 +77,8 @@ class ClientState:
         self.read_s = shared.loop.clock.now()
         self.unread_bytes = 0
         self._flush: Callable[[], None] | None = flush
-        self._cut_off: dict[int, tuple[weakref.ref[object], Stream]] = {}
+        # By references, which tell a call from another one in its place.
+        self._cut_off: dict[weakref.ref[object], Stream] = {}
 
     def mark_dirty(self) -> None:
         """Requests that output is written at the end of the round."""
@@ -149,22 +150,23 @@ class ClientState:
         then its stream counts against the connection's limit, or a client could have any
         amount of work done by resetting what it asked for (CVE-2023-44487).
         """
-        key = id(call)
-        # Handlers may let go of a call on any thread.
-        end = partial(self.post, partial(self._end_cut_off, key))
-        self._cut_off[key] = (weakref.ref(call, lambda _: end()), stream)
+        self._cut_off[weakref.ref(call, self._on_dropped)] = stream
         self.connection.state.num_cut_off += 1
+
+    def _on_dropped(self, call: weakref.ref[object]) -> None:
+        # Handlers may let go of a call on any thread.
+        self.post(partial(self._end_cut_off, call))
 
     def on_late_finish(self, call: object) -> None:
         """Notes that a call was finished twice, or after it was cut off."""
         self.shared.clients.counters.late_finishes += 1
-        self._end_cut_off(id(call))
+        self._end_cut_off(weakref.ref(call))
 
-    def _end_cut_off(self, key: int) -> None:
-        found = self._cut_off.pop(key, None)
-        if found is not None:
+    def _end_cut_off(self, call: weakref.ref[object]) -> None:
+        stream = self._cut_off.pop(call, None)
+        if stream is not None:
             self.connection.state.num_cut_off -= 1
-            self.connection.state.release_all(found[1])
+            self.connection.state.release_all(stream)
 
 
 @dataclass(frozen=True, slots=True)
