@@ -99,7 +99,7 @@ def test_openapi_describes_a_thousand_models_a_page_in_small_pieces(
     parts = write("").body
     assert max(map(len, parts)) < 10_000
     document = json.loads(b"".join(parts))
-    assert "page 1 of 10 of its models" in document["info"]["description"]
+    assert "page 1 of 10; ?page=2 is another" in document["info"]["description"]
     predicts = [path for path in document["paths"] if path.endswith(":predict")]
     assert len(predicts) == NUM_THAT_ANSWER
     assert json.loads(b"".join(write("page=2").body))["paths"] == {}

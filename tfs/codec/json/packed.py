@@ -11,9 +11,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
@@ -144,9 +143,8 @@ def parse_npy(body: Buffer) -> PredictBody:
     return PredictBody("", Layout.COLUMNS, view, Content.NUMBERS)
 
 
-@dataclass(frozen=True, slots=True)
-class _NpyHead:
-    """What the head of a ``.npy`` file says of its elements. Immutable."""
+class _NpyHead(NamedTuple):
+    """What the head of a ``.npy`` file says of its elements."""
 
     numpys: Any
     own: DType

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from tfs.codec import wire
@@ -198,12 +199,8 @@ READER: Final = RequestReader(KNOWN, parse)
 
 _Key = tuple[tuple[str, DType, tuple[int, ...]], ...]
 
-_MAX_REMEMBERED: Final = 2048
 _RAW_TAG: Final = wire.tag(6, wire.DELIMITED)
 _QUICK_BYTES: Final = 1 << 18  # of strings
-
-# Bounded, emptied when full, and written under the GIL.
-_heads: dict[tuple[str, int, _Key], bytes] = {}
 
 
 def write_raw(
@@ -311,23 +308,18 @@ def is_quickly_written(outputs: Mapping[str, TensorView], *, is_raw: bool) -> bo
     return True
 
 
+@lru_cache(2048)
 def _head(model: str, version: int, key: _Key) -> bytes:
     """Returns everything before the raw contents."""
-    head = _heads.get((model, version, key))
-    if head is None:
-        parts = [
-            wire.delimited(1, model.encode()),
-            wire.delimited(2, str(version).encode()),
-        ]
-        for name, dtype, shape in key:
-            tensor = wire.delimited(1, name.encode()) + wire.delimited(
-                2, datatype_of(name, dtype).encode()
-            )
-            if shape:
-                tensor += wire.delimited(3, b"".join(map(wire.varint, shape)))
-            parts.append(wire.delimited(5, tensor))
-        head = b"".join(parts)
-        if len(_heads) >= _MAX_REMEMBERED:
-            _heads.clear()
-        _heads[model, version, key] = head
-    return head
+    parts = [
+        wire.delimited(1, model.encode()),
+        wire.delimited(2, str(version).encode()),
+    ]
+    for name, dtype, shape in key:
+        tensor = wire.delimited(1, name.encode()) + wire.delimited(
+            2, datatype_of(name, dtype).encode()
+        )
+        if shape:
+            tensor += wire.delimited(3, b"".join(map(wire.varint, shape)))
+        parts.append(wire.delimited(5, tensor))
+    return b"".join(parts)

@@ -25,7 +25,7 @@ from tfs.handlers.rest.paths import Routes
 from tfs.handlers.rest.root import Run, answer_apart
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page import charts, words
-from tfs.server.page.views import View, Views
+from tfs.server.page.views import View, Views, page_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -115,8 +115,7 @@ class PageHandler:
         query = {key: each[-1] for key, each in parse_qs(call.query).items()}
         is_live = query.get("part") == "live"
         is_operator = self._is_operator(call)
-        number = query.get("page", "1")
-        page = int(number) if number.isdecimal() and len(number) < 7 else 1
+        page = page_of(call.query)
 
         def build() -> View:
             if what == "overview":

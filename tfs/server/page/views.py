@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
@@ -135,7 +135,7 @@ class Views:
         trials = [name for name in names if running.effective.models[name].canary]
         shown = {"silent": silent, "trial": trials}.get(show, names)
         found = [name for name in shown if query.lower() in name.lower()]
-        paged = _paged(found, page)
+        paged = page_view(found, page)
         return {
             **self._head(is_operator),
             **paged,
@@ -192,7 +192,7 @@ class Views:
 
     def docs(self, name: str, page: int, *, is_operator: bool) -> View:
         """Returns what a model takes and answers; for "" what a page's first ones do."""
-        paged = _paged(sorted(self._core.config.models), page)
+        paged = page_view(sorted(self._core.config.models), page)
         models = []
         for each in [name] if name else paged["names"][:_MAX_DESCRIBED]:
             with contextlib.suppress(ServingError):  # it does not answer
@@ -251,15 +251,21 @@ class Views:
         return forms
 
 
-def _paged(names: Sequence[str], page: int) -> View:
+def page_of(query: str) -> int:
+    """Returns which page a query asks for, from 1 on."""
+    number = parse_qs(query).get("page", ["1"])[-1]
+    return int(number) if number.isdecimal() and len(number) < 7 else 1
+
+
+def page_view(names: Sequence[str], page: int, rows: int = ROWS) -> View:
     """Returns one page of names; the last one for pages behind it."""
-    num_pages = max(1, math.ceil(len(names) / ROWS))
+    num_pages = max(1, math.ceil(len(names) / rows))
     page = min(max(1, page), num_pages)
     return {
         "page": page,
         "num_pages": num_pages,
         "num_found": len(names),
-        "names": names[(page - 1) * ROWS : page * ROWS],
+        "names": names[(page - 1) * rows : page * rows],
     }
 
 

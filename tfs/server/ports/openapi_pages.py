@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError
@@ -15,6 +15,7 @@ from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
 from tfs.handlers.rest.root import Run, answer_apart
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.server.core import ServerCore
+from tfs.server.page.views import page_of, page_view
 from tfs.server.system.versions import distribution_version
 
 DOCUMENT: Final = "/openapi.json"
@@ -56,15 +57,14 @@ class OpenApiPages:
 
     def document(self, query: str) -> HttpReply:
         """Returns a page of the document of all models."""
-        names = sorted(self._core.config.models)
-        number = parse_qs(query).get("page", ["1"])[-1]
-        page = int(number) if number.isdecimal() and len(number) < 7 else 1
-        more = ""
-        if len(names) > MODELS:
-            last = -(-len(names) // MODELS)
-            more = f" This is page {page} of {last} of its models; ?page={page % last + 1} is another."
-        names = names[(page - 1) * MODELS : page * MODELS]
-        return HttpReply(openapi_document(self._models(names), self._release, more))
+        found = page_view(sorted(self._core.config.models), page_of(query), MODELS)
+        page, last, more = found["page"], found["num_pages"], ""
+        if last > 1:
+            more = (
+                f" This is page {page} of {last}; ?page={page % last + 1} is another."
+            )
+        models = self._models(found["names"])
+        return HttpReply(openapi_document(models, self._release, more))
 
     def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
         for name in names:
