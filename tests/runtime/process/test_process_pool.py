@@ -144,7 +144,7 @@ def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> N
     """Whichever interpreter gets the first call, it is warm."""
     pool = backend.pool(2)
     model = pool.load(package(tmp_path, Scale()))
-    assert model.rehearse("count", X, 30.0)
+    model.rehearse("count", X, 30.0)
     slow = ask(model, {"x": floats((600, 0))}, "slow")  # takes one of them
     counts = [ask(model, X, "count") for _ in range(2)]
     assert [values(each.outputs()["y"]) for each in counts] == [[[2, 2]], [[3, 3]]]

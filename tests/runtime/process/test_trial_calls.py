@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from tests.runtime.answers import ask
@@ -33,11 +32,11 @@ def test_a_rehearsal_is_a_call_that_nobody_hears_of(
 ) -> None:
     """It warms the process up; what goes wrong shows when the model is called again."""
     model = host.pool().load(package(tmp_path, Scale()))
-    assert 0 < model.rehearse("count", X, 30.0) < math.inf
+    model.rehearse("count", X, 30.0)
     assert values(ask(model, X, "count").outputs()["y"]) == [[2, 2]]
-    assert model.rehearse("fail", X, 30.0) == math.inf
+    model.rehearse("fail", X, 30.0)
     first_pid = pid_of(model)
-    assert model.rehearse("crash", {"x": floats((-1, 0))}, 30.0) == math.inf
+    model.rehearse("crash", {"x": floats((-1, 0))}, 30.0)
     wait_for_successor(model, first_pid)
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
@@ -48,7 +47,7 @@ def test_a_rehearsal_that_hangs_takes_its_worker_along(
     """Nothing may still run in the model when it serves."""
     model = host.pool().load(package(tmp_path, Scale()))
     first_pid = pid_of(model)
-    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
+    model.rehearse("slow", {"x": floats((600, 0))}, 0.01)
     wait_for_successor(model, first_pid)
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 

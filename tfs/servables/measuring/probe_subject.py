@@ -120,21 +120,13 @@ class ProbeSubject:
         """
         return self._model is not None and self._model.seed(seed)
 
-    def rehearse(
-        self, signature_name: str, inputs: Tensors, timeout_s: float
-    ) -> float | None:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> None:
         """Makes a first call, which costs most, beside serving models, and waits.
 
         May be called only before the version serves. The answer, or error, is dropped.
-
-        Returns:
-            Processor seconds of the call; infinite if it failed; None if it was not
-            made, because it cannot be called beside others.
-
         """
-        if self._model is None:
-            return None
-        return self._model.rehearse(signature_name, inputs, timeout_s)
+        if self._model is not None:
+            self._model.rehearse(signature_name, inputs, timeout_s)
 
 
 def warm_up(
