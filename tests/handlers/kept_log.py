@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tfs.handlers.limits.model_gate import Record
+from tfs.handlers.limits.model_gate import AnsweredRequest
 
 
 class LogEntry(NamedTuple):
@@ -24,17 +24,16 @@ class KeptLog:
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
 
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        num_bytes: int,
-        record: Record,
-    ) -> None:
-        request, response = record()
+    def __call__(self, answered: AnsweredRequest) -> None:
+        request, response = answered.record()
         response = response if isinstance(response, bytes) else b"".join(response)
         self.entries.append(
-            LogEntry(method, model, version, signature, bytes(request), response)
+            LogEntry(
+                answered.method,
+                answered.model,
+                answered.version,
+                answered.signature,
+                bytes(request),
+                response,
+            )
         )

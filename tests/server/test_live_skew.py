@@ -22,7 +22,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import MIN_VALUES, STATISTICS
-from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT
+from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT, AnsweredRequest
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tfs.proto.tfs.v1.model_config_pb2 import Guard
@@ -89,7 +89,9 @@ class Watched:
         made = partial(record, request.SerializeToString())
         for _ in range(num):
             size = request.ByteSize()
-            self.live.log(method, "a", 1, "serving_default", size, made)
+            self.live.log(
+                AnsweredRequest(method, "a", 1, "serving_default", size, made)
+            )
         self.loop.run_posted()
         return len(looked_at)
 
@@ -174,7 +176,8 @@ def test_what_is_sampled_is_bounded(folder: Path) -> None:
     assert set(values) == {0.0, 1.0}
     assert watched.request([2.0] * 1_100_000) == 0
     assert watched.request([2.0], method=MULTI_INFERENCE) == 0
-    watched.live.log(PREDICT, "other", 1, "serving_default", 0, lambda: (b"", b""))
+    other = AnsweredRequest(PREDICT, "other", 1, "x", 0, lambda: (b"", b""))
+    watched.live.log(other)
     assert 2.0 not in next(iter(watched.live.values(ONE).values()))
     watched.request([3.0] * 250, num=7)
     assert set(next(iter(watched.live.values(ONE).values()))) == {3.0}
@@ -190,17 +193,16 @@ def test_one_request_of_a_model_waits_for_its_decoding(folder: Path) -> None:
     assert watched.request([1.0], num=30) == 1
 
 
-def test_a_request_that_cannot_be_sampled_is_answered_all_the_same(
-    folder: Path,
-) -> None:
-    """What its record raises reaches nobody, and the next is looked at."""
+def test_after_a_request_that_cannot_be_sampled_the_next_is(folder: Path) -> None:
+    """What its record raises is for whoever answers it to log."""
 
     def record() -> tuple[bytes, bytes]:
         raise InvalidArgument("no such tensor")
 
     watched = Watched()
     watched.load(folder)
-    watched.live.log(PREDICT, "a", 1, "serving_default", 0, record)
+    with pytest.raises(InvalidArgument):
+        watched.live.log(AnsweredRequest(PREDICT, "a", 1, "x", 0, record))
     assert watched.request([1.0]) == 1
 
 

@@ -35,7 +35,7 @@ from tfs.core.version.input_statistics import (
     Value,
     read_statistics,
 )
-from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT, Record
+from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT, AnsweredRequest
 from tfs.server.input_skew import InputSkew, LiveInputs
 from tfs.server.model_settings import SkewSettings, ValidationSettings
 
@@ -148,19 +148,12 @@ class LiveSkew:
             watch = self._watches.get(servable_id)
             return {} if watch is None else watch.inputs.values()
 
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        num_bytes: int,
-        record: Record,
-    ) -> None:
-        """Takes a request, if any is wanted still; see :class:`.RequestLog`.
+    def log(self, request: AnsweredRequest) -> None:
+        """Takes a request, if any is wanted still; see :data:`.RequestLog`.
 
         One of a model at a time, so that few copies wait where decoding is slow.
         """
+        model = request.model
         wanted, mine = self._wanted.get(model), object()
         if wanted is None or self._decoding.setdefault(model, mine) is not mine:
             return
@@ -171,14 +164,16 @@ class LiveSkew:
             wanted.pop()
             if not wanted:
                 self._loop.post(partial(self._on_change, (model,)))
-            if method != MULTI_INFERENCE and num_bytes <= _MAX_REQUEST_BYTES:
-                copy = bytes(record()[0])
-                servable_id = ServableId(model, version)
-                is_taken = self._submit(
-                    partial(self._take, servable_id, method, signature, copy)
+            if (
+                request.method != MULTI_INFERENCE
+                and request.num_bytes <= _MAX_REQUEST_BYTES
+            ):
+                servable_id = ServableId(model, request.version)
+                copy = bytes(request.record()[0])
+                take = partial(
+                    self._take, servable_id, request.method, request.signature, copy
                 )
-        except Exception as error:  # not the problem of who asked
-            log.warning("event=no_skew servable=%s/%d why=%r", model, version, error)
+                is_taken = self._submit(take)
         finally:
             if not is_taken:
                 self._decoding.pop(model, None)

@@ -304,7 +304,7 @@ class ModelServer:
             {
                 name: (
                     *logs.get(name, ()),
-                    *((sampled,) if sampled.wants(name) else ()),
+                    *((sampled.log,) if sampled.wants(name) else ()),
                 )
                 for name in names
             }

@@ -15,6 +15,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers.limits.model_gate import AnsweredRequest
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -243,6 +244,18 @@ def test_answered_requests_reach_the_models_logs(
         assert each.entries == [
             (method, "m", 3, signature, desk.handlers[method][1], reply)
         ]
+
+
+def test_what_a_log_raises_is_not_the_problem_of_who_asked() -> None:
+    """The request is answered, and the other logs of its model get it."""
+
+    def fail(request: AnsweredRequest) -> None:
+        raise MemoryError
+
+    desk, log = Desk(), KeptLog()
+    desk.gate.set_logs({"m": (fail, log)})
+    reply = desk.send("Predict").reply_bytes()
+    assert [each.response for each in log.entries] == [reply]
 
 
 def test_logs_of_one_model_are_set_without_those_of_others() -> None:

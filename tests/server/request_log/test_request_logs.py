@@ -10,7 +10,7 @@ import pytest
 from tfs.codec.tfrecord import read_records
 from tfs.core.executor import InlineExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.limits.model_gate import RequestLog
+from tfs.handlers.limits.model_gate import AnsweredRequest, RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
     LoggingConfig,
@@ -86,8 +86,13 @@ class Logged:
     def num_logged(self, *settings: LoggingConfig) -> int:
         """Logs one request of model m under the settings."""
         for each in self.update(m=settings).get("m", ()):
-            each.log("Predict", "m", 3, "serving_default", 0, lambda: (b"", b""))
+            each(answered("m"))
         return len(self.records())
+
+
+def answered(model: str, method: str = "Predict") -> AnsweredRequest:
+    """Returns an empty request to a model that was answered."""
+    return AnsweredRequest(method, model, 3, "s", 0, lambda: (b"", b""))
 
 
 Make = Callable[..., Logged]
@@ -111,14 +116,8 @@ def test_a_record_holds_the_exchange_and_who_answered(make: Make) -> None:
     """RequestLogger Simple: the exchange as it travelled, model, time, sampling, tags."""
     logged = make()
     (log,) = logged.update(m=[SOME])["m"]
-    log.log(
-        "Predict",
-        "m",
-        3,
-        "s",
-        0,
-        lambda: (memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00"),
-    )
+    request = memoryview(b"\x0a\x03\x0a\x01m")
+    log(AnsweredRequest("Predict", "m", 3, "s", 0, lambda: (request, b"\x1a\x00")))
     (record,) = logged.records()
     entry = prediction_log_pb2.PredictionLog.FromString(record)
     assert entry.predict_log.request.model_spec.name == "m"
@@ -143,7 +142,7 @@ def test_every_method_has_its_kind(make: Make, method: str, kind: str) -> None:
     """What an RPC's records are called is upstream's."""
     logged = make()
     (log,) = logged.update(m=[ALL])["m"]
-    log.log(method, "m", 3, "s", 0, lambda: (b"", b""))
+    log(answered("m", method))
     entry = prediction_log_pb2.PredictionLog.FromString(logged.records()[0])
     assert entry.WhichOneof("log_type") == kind
 
@@ -153,7 +152,7 @@ def test_only_samples_are_logged(make: Make) -> None:
     logged = make(0.49, 0.5, 0.99, 0.0)
     (log,) = logged.update(m=[SOME])["m"]
     for _ in range(4):
-        log.log("Predict", "m", 3, "s", 0, lambda: (b"", b""))
+        log(answered("m"))
     assert len(logged.records()) == 2
 
 
@@ -211,7 +210,7 @@ def test_models_log_apart(make: Make) -> None:
     """
     logged = make()
     logs = logged.update(a=[ALL], b=[SOME])
-    logs["a"][0].log("Predict", "a", 1, "s", 0, lambda: (b"", b""))
+    logs["a"][0](answered("a"))
     assert (len(logged.records("a")), len(logged.records("b"))) == (1, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +13,16 @@ from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import LARGE_BYTES
-from tfs.handlers.limits.model_gate import ModelGate, RequestLog
+from tfs.handlers.limits.model_gate import (
+    AnsweredRequest,
+    ModelGate,
+    Record,
+    RequestLog,
+)
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +73,8 @@ class Admission:
                 code = answer.code
                 call.fail(answer)
                 return
-            if record is not None:
-                servable = self.handle.id
-                for log in self.logs:
-                    log.log(
-                        self.method,
-                        servable.name,
-                        servable.version,
-                        self.signature_name,
-                        len(call.message),
-                        partial(record, answer),
-                    )
+            if record is not None and self.logs:
+                self._log(len(call.message), partial(record, answer))
             stats = self.stats
             if isinstance(answer, bytes):
                 if stats.answer_bytes or len(answer) >= LARGE_BYTES:
@@ -90,6 +89,26 @@ class Admission:
             call.fail(failure)
         finally:
             self.end(call, code, begun_s, done_s)
+
+    def _log(self, num_bytes: int, record: Record) -> None:
+        servable = self.handle.id
+        request = AnsweredRequest(
+            self.method,
+            servable.name,
+            servable.version,
+            self.signature_name,
+            num_bytes,
+            record,
+        )
+        for each in self.logs:
+            try:
+                each(request)
+            except Exception as error:  # not the problem of who asked
+                log.warning(
+                    "event=request_not_logged servable=%s why=%r",
+                    servable.slashed,
+                    error,
+                )
 
     def failure_of(self, error: Exception) -> ServingError:
         """Returns the error that the caller gets if making its answer raised one."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from tfs.codec.predict_response import Reply
 from tfs.core import stat_names
@@ -38,23 +39,30 @@ _Counters: TypeAlias = dict[str, dict[int, dict[str, RequestStats]]]
 """Counters by method, version and signature."""
 
 
-class RequestLog(Protocol):
-    """Where some requests are written down. Thread-safe, never blocks or raises."""
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """A request that was answered, for logs. Immutable.
 
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        num_bytes: int,
-        record: Record,
-    ) -> None:
-        """Samples one answered request; copies what it keeps of a record that it makes.
+    Attributes:
+        method: The RPC's name.
+        model: The model that answered.
+        version: Its version.
+        signature: The signature's key; "" for several.
+        num_bytes: How long the request was as it came.
+        record: Makes its record; a log that keeps that has to copy it.
 
-        ``num_bytes`` is how long the request was as it came.
-        """
-        ...
+    """
+
+    method: str
+    model: str
+    version: int
+    signature: str
+    num_bytes: int
+    record: Record
+
+
+RequestLog: TypeAlias = Callable[[AnsweredRequest], None]
+"""Samples an answered request. Thread-safe, never blocks."""
 
 
 class ModelGate:

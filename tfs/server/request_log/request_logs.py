@@ -23,7 +23,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.limits.model_gate import Record, RequestLog
+from tfs.handlers.limits.model_gate import AnsweredRequest, RequestLog
 from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
     LoggingConfig,
     SamplingConfig,
@@ -246,27 +246,19 @@ class SampledLog:
         self._file = writer.open(prefix)
         self._sample = sample
 
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        num_bytes: int,
-        record: Record,
-    ) -> None:
+    def log(self, answered: AnsweredRequest) -> None:
         """Samples a request; copies it, because it belongs to the transport."""
         if self._sample() >= self.rate:
             return
-        request, response = record()
+        request, response = answered.record()
         response = response if isinstance(response, bytes) else b"".join(response)
         self._writer.submit(
             self._file,
             len(request) + len(response) + _OVERHEAD_BYTES,
             functools.partial(
                 write_prediction_log,
-                method,
-                ModelSpec(model, version, None, signature),
+                answered.method,
+                ModelSpec(answered.model, answered.version, None, answered.signature),
                 int(self._writer.clock.wall_s()),
                 self.rate,
                 bytes(request),
@@ -322,7 +314,7 @@ class RequestLogs:
         for key in before.keys() - wanted:
             before[key].close()
         return {
-            model: tuple(self._loggers[key] for key in many)
+            model: tuple(self._loggers[key].log for key in many)
             for model, many in keys.items()
             if many
         }
