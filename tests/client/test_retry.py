@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.client.call_errors import RetryPolicy
+from tfs.client.retry_policy import RetryPolicy
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
 
 POLICY = RetryPolicy(max_attempts=3, first_pause_s=0.1, pause_factor=2.0)

@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 
 from tfs.client import Client
-from tfs.client.call_errors import RetryPolicy
+from tfs.client.retry_policy import RetryPolicy
 from tfs.core.errors import ServingError
 from tfs.testing.patience import PATIENCE_S
 

@@ -20,7 +20,7 @@ from tests.e2e.serving import (
 )
 from tests.server.validated import save_for, write_requests
 from tfs.client import Client
-from tfs.client.call_errors import RetryPolicy
+from tfs.client.retry_policy import RetryPolicy
 from tfs.core.errors import ServingError
 from tfs.core.version.input_statistics import MIN_VALUES
 from tfs.testing.patience import PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 
 from tests.certificates import CLIENT_NAME, Certificates
 from tests.hosted.fleets import MIB, check, server, state_in
-from tfs.client.call_errors import read_error
+from tfs.codec.call_error import read_error
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import (

@@ -12,7 +12,6 @@ Serving's API. :class:`AsyncClient` has the same methods as coroutines.
 
 from tfs.client.aio import AsyncClient
 from tfs.client.arrays import Typed
-from tfs.client.call_errors import RetryPolicy
 from tfs.client.client import Client
 from tfs.client.results import (
     Classification,
@@ -22,6 +21,7 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
+from tfs.client.retry_policy import RetryPolicy
 
 __all__ = [
     "AsyncClient",

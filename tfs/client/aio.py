@@ -20,9 +20,10 @@ from tfs.client.arguments import (
     checked_retry,
     default_timeout_s,
 )
-from tfs.client.call_errors import Attempts, RetryPolicy, read_error
 from tfs.client.client import Client
 from tfs.client.requests import Rpc, read_reply
+from tfs.client.retry_policy import Attempts, RetryPolicy
+from tfs.codec.call_error import read_error
 from tfs.core.errors import Cancelled
 
 P = ParamSpec("P")

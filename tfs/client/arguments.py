@@ -6,7 +6,7 @@ import math
 from numbers import Real
 from typing import Final
 
-from tfs.client.call_errors import RetryPolicy
+from tfs.client.retry_policy import RetryPolicy
 from tfs.core.errors import DeadlineExceeded, InvalidArgument
 
 DEFAULT_TIMEOUT_S: Final = 30.0

@@ -22,7 +22,6 @@ from tfs.client.arguments import (
     checked_retry,
     default_timeout_s,
 )
-from tfs.client.call_errors import Attempts, RetryPolicy, read_error
 from tfs.client.requests import Features, Rpc, Target, read_reply
 from tfs.client.results import (
     Classification,
@@ -31,6 +30,8 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
+from tfs.client.retry_policy import Attempts, RetryPolicy
+from tfs.codec.call_error import read_error
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Cancelled
 

@@ -121,7 +121,7 @@ def ask(
     silence_grpc()
     import grpc
 
-    from tfs.client.call_errors import read_error
+    from tfs.codec.call_error import read_error
 
     with _channel(arguments) as channel:
         call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)

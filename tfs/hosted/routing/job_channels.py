@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from tfs.client.call_errors import read_error
+from tfs.codec.call_error import read_error
 from tfs.core.call import Metadata
 from tfs.core.errors import (
     BY_CODE,

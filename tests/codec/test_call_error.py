@@ -1,11 +1,11 @@
-"""tfs.client.call_errors."""
+"""tfs.codec.call_error."""
 
 from __future__ import annotations
 
 import grpc
 import pytest
 
-from tfs.client.call_errors import read_error
+from tfs.codec.call_error import read_error
 
 
 class NotConnected:
