@@ -535,6 +535,17 @@ def test_one_of_two_synchronizers_leads(bench: Bench) -> None:
     assert not bench.jobs.told
 
 
+def test_who_ends_makes_way_for_the_next_at_once(bench: Bench) -> None:
+    """A fleet that is started again leads as soon as it is there, and tells its servers."""
+    other = bench.make(name="other")
+    bench.look_for(3)
+    other.look()
+    bench.jobs.told.clear()
+    bench.synchronizer.close()
+    other.look()
+    assert ("a", ("m",)) in bench.jobs.told
+
+
 def test_who_lost_the_lease_in_the_midst_of_a_look_tells_nobody(bench: Bench) -> None:
     """What was decided before a pause is not said after it."""
     threads = HeldExecutor()

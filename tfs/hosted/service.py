@@ -199,6 +199,7 @@ class HostedService:
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
         self._is_keeping = False
+        self._synchronizer.close()
 
     def close(self, deadline_s: float) -> None:
         """Ends everything; jobs go on serving."""

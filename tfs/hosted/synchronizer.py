@@ -21,6 +21,7 @@ loaded in which serving jobs".)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -167,12 +168,16 @@ class Synchronizer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the thread, after the look that is under way; idempotent."""
+        """Ends the thread, after the look that is under way, and leads no more; idempotent."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        held, self._lease, self._lease_s = self._lease, None, self._clock.now()
+        if held is not None:
+            with contextlib.suppress(ServingError):  # else it expires
+                self._state.store.release(held)
 
     def look(self) -> Fleet:
         """Looks at the store, calls the servers, and returns the wanted state.
