@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.e2e.serving import Serving, run_command
+from tests.runtime.process_host import until
 from tfs.client import Client
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.testing.patience import PATIENCE_S
@@ -22,9 +23,9 @@ X = np.ones((1, 2), np.float32)
 class Server:
     """A server with ``--source=rpc``, and its AdminService."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, measures: bool = False) -> None:
         self._flags = ("--source=rpc", f"--state_dir={state_dir}")
-        self.serving = Serving(*self._flags).__enter__()
+        self.serving = Serving(*self._flags, measures=measures).__enter__()
 
     def start_again(self) -> None:
         """Kills the process and starts another with the same state."""
@@ -92,6 +93,24 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path / "state")
     yield server
     server.serving.close()
+
+
+def test_a_new_server_answers_its_fleet_before_it_imports_torch(tmp_path: Path) -> None:
+    """A fleet's start does not wait for it; the first model does not, either."""
+    server = Server(tmp_path / "state", measures=True)
+    try:
+        process = psutil.Process(server.serving.process.pid)
+
+        def has_torch() -> bool:
+            return any("libtorch_cpu" in each.path for each in process.memory_maps())
+
+        assert server.models == set()
+        assert not has_torch()
+        assert not process.children()
+        assert server.told() == "OK"
+        until(lambda: has_torch() and bool(process.children()), "torch and a zygote")
+    finally:
+        server.serving.close()
 
 
 def test_what_a_fleet_said_outlives_the_fleet_and_the_process(

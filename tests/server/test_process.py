@@ -257,7 +257,7 @@ def test_malloc_is_told_before_there_is_a_second_thread(
         raise FailedPrecondition("no more")
 
     monkeypatch.setattr(serve, "ZygoteProcess", start_one)
-    monkeypatch.setattr(serve, "_loads_in_processes", lambda _: True)
+    monkeypatch.setattr(serve, "_loads_at_start", lambda _: True)
     assert main(("serve", "--model_base_path=/models/x")) == 1
     assert begun == ["settings", "threads"]
 

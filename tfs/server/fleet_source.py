@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from tfs.core.errors import (
 from tfs.core.replaced_file import replace_file
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.options import ServerOptions, SourceKind
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,13 @@ class FleetClaim:
                 f"and this server was told revision {self.revision}: it is an older copy; "
                 "put the newest back, or claim the server with --take_over"
             )
+
+
+def awaits_fleet(options: ServerOptions) -> bool:
+    """Whether a server has nothing to serve until a fleet claims it."""
+    if options.source is not SourceKind.RPC:
+        return False
+    return not os.path.exists(os.path.join(options.state_dir, FILE_NAME))
 
 
 class FleetFile:
@@ -128,11 +137,15 @@ class FleetSource:
     Args:
         file: Where the claim and the config are kept.
 
+    Attributes:
+        on_claimed: Called when a fleet claims the server, if none had.
+
     """
 
     def __init__(self, file: FleetFile) -> None:
         self._file = file
         self._claim, self._config = file.read()
+        self.on_claimed: Callable[[], None] = lambda: None
 
     @property
     def claim(self) -> FleetClaim | None:
@@ -165,6 +178,8 @@ class FleetSource:
             # Whoever spoke before is refused from here on, also after a crash.
             self._file.write(claim, self._config)
             self._claim = claim
+            if held is None:
+                self.on_claimed()
             log.warning(
                 "event=fleet_claimed fleet=%s epoch=%d", claim.name, claim.epoch
             )

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tfs.codec.decode_options import DecodeOptions
@@ -229,6 +229,11 @@ class ModelServer:
                 distribution_version("tfs"),
             ),
         )
+
+    def call_when_claimed(self, fn: Callable[[], None]) -> None:
+        """Has ``fn`` called, on any thread, when a fleet claims it; before ``start``."""
+        if self._fleet is not None:
+            self._fleet.on_claimed = fn
 
     def prepare(self) -> None:
         """Imports what models need in this process; blocks for a second the first time.

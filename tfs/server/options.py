@@ -372,6 +372,12 @@ class ServerOptions:
         parse_channel_arguments(self.grpc_channel_arguments)
 
     @property
+    def loads_in_processes(self) -> bool:
+        """Whether versions run or are measured in processes, where the host has them."""
+        in_processes = self.interpreter_backend in (Backend.AUTO, Backend.PROCESS)
+        return in_processes or self.load_probe_budget_s > 0
+
+    @property
     def intra_op_threads(self) -> int:
         """Threads of one call of a model that says nothing itself."""
         return self.session_parallelism or self.intra_op_parallelism or 1

@@ -38,7 +38,7 @@ from tfs.server.config.server_config import (
 )
 from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import log_outcome
-from tfs.server.fleet_source import FleetFile
+from tfs.server.fleet_source import FleetFile, awaits_fleet
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.system.process_settings import freeze_imported, hand_over_soon
@@ -95,6 +95,7 @@ def run_server(
     watch: ConfigFileWatch | None = None
     inbox.hear(*_ENDING)
     try:
+        server.call_when_claimed(inbox.notify)
         addresses = server.start(config)
         for address in addresses:
             say(f"tfs: listening on {address}")
@@ -105,8 +106,12 @@ def run_server(
         if options.model_config_file:
             watch = _watch_config(options, text, server, clock)
             watch.start()
-        server.prepare()
-        while (name := inbox.receive()) == LOOK.name:
+        if not awaits_fleet(options):
+            server.prepare()  # else it answers the fleet's first call before that
+        while (name := inbox.receive()) in ("", LOOK.name):
+            if not name:
+                server.prepare()
+                continue
             say(f"tfs: {name}: looking at the config file and base paths")
             if watch is not None:
                 watch.look_soon()

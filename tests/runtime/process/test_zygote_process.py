@@ -96,7 +96,7 @@ def test_a_started_zygote_nobody_wants_is_ended(
     process = ZygoteProcess()
     end = End(process)
     client = Zygote(loop, linger_s=LINGER_S, started=process)
-    client.adopt()
+    client.prepare()
     loop.step()
     assert process.channel.fileno() != -1
     clock.advance(LINGER_S)
@@ -115,7 +115,7 @@ def test_a_started_zygote_that_was_never_adopted_ends_with_its_client(
     end = End(process)
     client = Zygote(loop, started=process)
     client.close()
-    client.adopt()
+    client.prepare()
     end.wait()
 
 
@@ -127,7 +127,7 @@ def test_the_first_worker_is_wanted_of_the_started_zygote(
     process = ZygoteProcess()
     End(process).wait()
     client = Zygote(loop, started=process)
-    client.adopt()
+    client.prepare()
     answers: list[Forked | str | None] = []
     client.fork(WorkerOptions(), (), answers.append)
 

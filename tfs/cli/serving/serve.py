@@ -20,9 +20,8 @@ from tfs.core.errors import ResourceExhausted, is_out_of_threads
 from tfs.core.system.line_output import LineOutput
 from tfs.core.system.log_lines import log_to_stderr
 from tfs.core.system.thread_limit import thread_limits
-from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.server.options import ServerOptions
+from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.system.malloc import apply_settings
 from tfs.server.system.process_settings import (
     drop_thread_binding,
@@ -98,7 +97,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     try:
         # It imports torch at the same time as this process, and not when the first
         # version is loaded, so that the first answer comes a second earlier.
-        if _loads_in_processes(options):
+        if _loads_at_start(options):
             zygote = ZygoteProcess()
         # Collecting garbage during the import of hundreds of modules finds none, and
         # would take a tenth of the time.
@@ -140,12 +139,14 @@ def _end_beside_calls(code: int) -> None:
     os._exit(code)
 
 
-def _loads_in_processes(options: ServerOptions) -> bool:
-    """Tells whether versions are run or measured in processes here."""
-    in_processes = options.interpreter_backend in (Backend.AUTO, Backend.PROCESS)
-    return ZygoteProcess.is_available() and (
-        in_processes or options.load_probe_budget_s > 0
-    )
+def _loads_at_start(options: ServerOptions) -> bool:
+    """Whether versions will be run or measured in processes, and are known already."""
+    if options.source is SourceKind.RPC:
+        from tfs.server.fleet_source import awaits_fleet
+
+        if awaits_fleet(options):
+            return False
+    return options.loads_in_processes and ZygoteProcess.is_available()
 
 
 _KEPT: Final = frozenset(

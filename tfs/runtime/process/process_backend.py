@@ -139,7 +139,7 @@ class ProcessBackend:
         self._options = options or ProcessOptions()
         self._zygote = Zygote(loop, started=started)
         if started is not None:
-            loop.post(self._zygote.adopt)
+            self.prepare()
         # Guards the list; leaf lock.
         self._lock = threading.Lock()
         self._pools: list[ProcessPool] = []
@@ -149,6 +149,10 @@ class ProcessBackend:
     def is_available() -> bool:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
         return ZygoteProcess.is_available()
+
+    def prepare(self) -> None:
+        """Has a zygote start for the first process; returns at once."""
+        self._loop.post(self._zygote.prepare)
 
     def pool(
         self, num_processes: int = 1, may_grow: Callable[[], bool] | None = None

@@ -87,7 +87,7 @@ class Zygote:
     Args:
         loop: Drives the conversation; runs the callbacks.
         linger_s: Seconds without users after which the program is ended.
-        started: A program that ``adopt`` or the first fork uses instead of starting one.
+        started: A program that ``prepare`` or the first fork uses instead of starting one.
 
     Attributes:
         pid: The process id of the program while it is ready.
@@ -113,12 +113,12 @@ class Zygote:
         self._closed = False
         self.pid: int | None = None
 
-    def adopt(self) -> None:
-        """Uses the program that was started already; ends it if nobody wants it."""
-        if self._started is None or self._closed:
+    def prepare(self) -> None:
+        """Starts the program, or uses the one that was started; ends it if nobody wants it."""
+        if self._program is not None or self._closed:
             return
         self._start()
-        if self._num_users == 0:
+        if self._num_users == 0 and self._linger is None:
             self._end_later()
 
     def acquire(self) -> None:

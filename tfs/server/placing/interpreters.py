@@ -149,6 +149,11 @@ class Interpreters:
                 raise FailedPrecondition(f"no {backend.value} interpreters here")
             return found
 
+    def prepare_processes(self) -> None:
+        """Has a zygote start for the first process; returns at once."""
+        if self._processes is not None:
+            self._processes.prepare()
+
     def prepare(self) -> None:
         """Imports torch for models in this process; blocks for a second the first time.
 

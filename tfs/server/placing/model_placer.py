@@ -82,6 +82,7 @@ class ModelPlacer:
     ) -> None:
         self._loop = loop
         self._manager = manager
+        self._uses_processes = options.loads_in_processes
         self._interpreters = Interpreters(
             loop,
             options,
@@ -175,7 +176,9 @@ class ModelPlacer:
         )
 
     def prepare(self) -> None:
-        """Imports torch where versions may come to run in this process. Blocks."""
+        """Imports torch where versions may come to run, or to be measured. Blocks."""
+        if self._uses_processes:
+            self._interpreters.prepare_processes()
         if self._placement.backend is not Backend.PROCESS:
             self._interpreters.prepare()
 
