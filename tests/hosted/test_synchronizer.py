@@ -290,6 +290,18 @@ def test_a_problem_of_the_store_is_logged_once(
     assert [r for r in caplog.records if "event=fleet_synchronized" in r.message]
 
 
+def test_a_server_that_is_awaited_is_no_reason_to_warn(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fleet that starts has to wait for all of its servers; one that goes is news."""
+    caplog.set_level(logging.INFO)
+    for is_dead in (True, False, True):
+        bench.jobs.dead = {"a"} if is_dead else set()
+        bench.look_for(2)
+    said = [r.levelname for r in caplog.records if "event=job_problem" in r.message]
+    assert said == ["INFO", "WARNING"]
+
+
 def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     """Its models move after the patience; until then requests find no other job."""
     bench.look()

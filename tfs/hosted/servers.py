@@ -258,5 +258,7 @@ class Servers:
 
     def _note_problem(self, address: str, server: _Server, error: ServingError) -> None:
         if server.problem != str(error):
-            log.warning("event=job_problem address=%s problem=%s", address, error)
+            # One that was never heard is probably starting.
+            level = logging.INFO if server.heard == _NEVER_HEARD else logging.WARNING
+            log.log(level, "event=job_problem address=%s problem=%s", address, error)
         server.problem = str(error)
