@@ -112,6 +112,55 @@ def test_an_uploaded_version_is_copied_and_added(
     assert sorted(each.name for each in place.iterdir()) == ["1", "7"]
 
 
+@pytest.mark.parametrize("partition", ["", "far"])
+def test_an_upload_compares_what_is_there(
+    partition: str,
+    state: FleetState,
+    table: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Other files of the same size are other files; half a version is made whole."""
+    change("add-job", ONE, "--memory=1G", f"--partition={partition}")
+    source = Path(table, "1")
+    place = tmp_path / (partition or "store") / "prices"
+    words = ("upload", "prices", str(source), f"--partition={partition}")
+    change(*words, '--config=model_platform: "hashmap"')
+    (source / "table.csv").write_text("key,price\na,2\n")
+    assert hosted(*words) == 1
+    assert "other files" in capsys.readouterr().err
+    assert (place / "1" / "table.csv").read_text() == "key,price\na,1\n"
+    (source / "table.csv").write_text("key,price\na,1\n")
+    (source / "servable.json").write_text("{}")  # its upload ended before this
+    if partition:
+        change(*words)
+        assert (place / "1" / "servable.json").read_text() == "{}"
+    change(*words, "--version=2")
+    (place / "2" / "servable.json").write_text("[]")
+    assert hosted(*words, "--version=2") == 1
+
+
+def test_an_upload_that_is_repeated_acts_once(
+    state: FleetState, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever lost the answer gets the same one, and no further version."""
+    change("add-job", ONE, "--memory=1G")
+    exported = Path(table, "1").rename(tmp_path / "exported")
+    words = ("upload", "prices", str(exported))
+    new = (*words, '--config=model_platform: "hashmap"', "--request_id=a")
+    place = tmp_path / "store" / "prices"
+    for request in (new, (*words, "--request_id=b")):
+        change(*request)
+        first = [each for each in capsys.readouterr().out.splitlines() if "rev" in each]
+        there = sorted(each.name for each in place.iterdir())
+        change(*request)
+        assert first[-1] in capsys.readouterr().out
+        assert sorted(each.name for each in place.iterdir()) == there
+    assert hosted(*words, "--request_id=c", "--if_generation=9") == 1
+    assert "nothing was copied" in capsys.readouterr().err
+    assert sorted(each.name for each in place.iterdir()) == there
+
+
 def test_sizes_are_read_as_people_write_them() -> None:
     """Powers of 1,024, with or without the unit's end."""
     assert [size(each) for each in ("7", "500M", "8G", "2GiB", "1KB")] == [

@@ -5,19 +5,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tfs.cli.hosted.controller import ask, change
-from tfs.core.errors import AlreadyExists, FailedPrecondition, InvalidArgument
+from tfs.core.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+)
+from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-_MANIFEST: Final = "servable.json"
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def add_store_flag(parser: argparse.ArgumentParser, default: str) -> None:
@@ -48,7 +56,10 @@ def read_stores(texts: list[str], default: str) -> dict[str, str]:
 def upload(
     arguments: argparse.Namespace, add: Callable[[argparse.Namespace], int]
 ) -> int:
-    """Copies the version, then adds it, or (by ``add``) the model that is new with it."""
+    """Copies the version, then adds it, or (by ``add``) the model that is new with it.
+
+    Nothing is copied of what would be refused, or was asked for before.
+    """
     from tfs.hosted.fleet import parse_model_config
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -56,23 +67,34 @@ def upload(
     if not source.is_dir() or not os.listdir(source):
         raise InvalidArgument(f"{source} is no directory with files of a version")
     fleet = ask(arguments, "ListModels", pb.ListFleetRequest(), pb.FleetInfo)
-    known = [each for each in fleet.models if each.model == arguments.model]
-    if known:
-        base_path = parse_model_config(known[0].config).base_path
+    known = next((each for each in fleet.models if each.model == arguments.model), None)
+    before = _asked_before(arguments)
+    if not before:
+        _check_generation(arguments, known)
+    if known is not None:
+        base_path = parse_model_config(known.config).base_path
     else:
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
+    is_new = before.startswith("add-model ") if before else known is None
     version = arguments.version
     if version is None:
         version = int(source.name) if source.name.isdecimal() else None
+    if version is None and (found := re.match(r"add-version (\d+) ", before)):
+        version = int(found[1])
     with _Place(base_path) as place:
         if version is None:
             version = max(place.versions(), default=0) + 1
-        if arguments.dry_run:
-            print(f"would copy {source} to {base_path}/{version}")
+        to = f"{base_path}/{version}"
+        if before:
+            print(f"was asked for before: {before}")
+        elif place.has(source, version):
+            print(f"{to} is there already")
+        elif arguments.dry_run:
+            print(f"would copy {source} to {to}")
         else:
             place.copy(source, version)
-            print(f"copied {source} to {base_path}/{version}")
-    if known:
+            print(f"copied {source} to {to}")
+    if not is_new:
         request = pb.AddVersionRequest(model=arguments.model, version=version)
         return change(arguments, "AddVersion", request)
     arguments.base_path = base_path
@@ -80,6 +102,35 @@ def upload(
         print(f"would add the model {arguments.model}")
         return 0
     return add(arguments)
+
+
+def _check_generation(
+    arguments: argparse.Namespace, known: pb.ModelInfo | None
+) -> None:
+    """Raises Aborted if the model has another generation than it should.
+
+    The controller would say so too late: servers find by themselves what was copied.
+    """
+    wanted, now = arguments.if_generation, known.generation if known else 0
+    if wanted is not None and wanted != now:
+        raise Aborted(
+            f"{arguments.model} is at generation {now}, not {wanted}: somebody changed "
+            "it; look at it again (nothing was copied)"
+        )
+
+
+def _asked_before(arguments: argparse.Namespace) -> str:
+    """Returns what the request with the given id asked for; empty if it is a new one."""
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    if not arguments.request_id:
+        return ""
+    request = pb.GetOpRequest(request_id=arguments.request_id)
+    try:
+        op: pb.Op = ask(arguments, "GetOp", request, pb.Op)
+    except NotFound:
+        return ""
+    return op.what
 
 
 def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
@@ -127,43 +178,68 @@ class _Place(contextlib.AbstractContextManager["_Place"]):
             return []
         return [int(each) for each in names if each.isdecimal()]
 
-    def copy(self, source: Path, version: int) -> None:
-        """Copies a directory's files, the manifest last; not those that are there.
+    def has(self, source: Path, version: int) -> bool:
+        """Whether a version is there whole, with the files of a directory.
 
         Raises:
-            AlreadyExists: The version is there with other files; nothing was changed.
+            AlreadyExists: It is there with other files.
 
         """
-        files = {
-            str(each.relative_to(source)): each.stat().st_size
-            for each in source.rglob("*")
-            if each.is_file()
-        }
+        if version not in self.versions():
+            return False
         to = f"{self._base_path}/{version}"
-        if version in self.versions():
-            if self._files(to) != files:
-                raise AlreadyExists(
-                    f"{to} has other files; versions never change, so take another "
-                    "number (--version)"
-                )
-            return
+        ours, theirs = _sizes(source), self._sizes(to)
+        if theirs.items() <= ours.items() and MANIFEST in ours.keys() - theirs.keys():
+            return False  # whoever copied it did not get to the manifest, which is last
+        # A manifest has the digests of all others.
+        telling = [MANIFEST] if MANIFEST in ours else list(ours)
+        if ours != theirs or not all(
+            self._is_same(source / name, f"{to}/{name}") for name in telling
+        ):
+            raise AlreadyExists(
+                f"{to} has other files; versions never change, so take another "
+                "number (--version)"
+            )
+        return True
+
+    def copy(self, source: Path, version: int) -> None:
+        """Copies a directory's files, the manifest last."""
+        to = f"{self._base_path}/{version}"
         if self._remote is None:
             scratch = Path(self._base_path, f"{TEMPORARY_PREFIX}{version}-upload")
             shutil.rmtree(scratch, ignore_errors=True)
             shutil.copytree(source, scratch)
             scratch.rename(to)
             return
-        for name in sorted(files, key=lambda each: (each == _MANIFEST, each)):
+        for name in sorted(_sizes(source), key=lambda each: (each == MANIFEST, each)):
             self._remote.makedirs(f"{to}/{name}".rpartition("/")[0], exist_ok=True)
             self._remote.put_file(str(source / name), f"{to}/{name}")
 
-    def _files(self, folder: str) -> dict[str, int]:
+    def _is_same(self, ours: Path, theirs: str) -> bool:
+        with ours.open("rb") as one, self._open(theirs) as other:
+            while part := one.read(_CHUNK_BYTES):
+                if part != other.read(_CHUNK_BYTES):
+                    return False
+            return not other.read(1)
+
+    def _open(self, path: str) -> BinaryIO:
+        if self._remote is None:
+            return Path(path).open("rb")
+        opened: BinaryIO = self._remote.open(path, "rb")
+        return opened
+
+    def _sizes(self, folder: str) -> dict[str, int]:
         """Returns the size of each file of a version."""
         if self._remote is None:
-            found = [each for each in Path(folder).rglob("*") if each.is_file()]
-            return {
-                str(each.relative_to(folder)): each.stat().st_size for each in found
-            }
+            return _sizes(Path(folder))
         entries = self._remote.find(folder, detail=True)
         start = len(self._remote._strip_protocol(folder)) + 1
         return {path[start:]: each["size"] for path, each in entries.items()}
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {
+        str(each.relative_to(folder)): each.stat().st_size
+        for each in folder.rglob("*")
+        if each.is_file()
+    }
