@@ -189,25 +189,28 @@ def test_policies_are_in_force_when_servers_say_so(api: Api) -> None:
     assert not trial
     api.see(a=serves(2, canary=2, versions=(2, 3)))
     assert trial[0].what == "canary 2 of m"
-    pinned = policy(pinned=pb.Pinned(version=2))
+    ended = policy(rollback=pb.Rollback())
     api.see(a=serves(3, 3))
+    assert ended[0].what == "rollback to 3 of m"  # of the trial, and of nothing else
+    pinned = policy(pinned=pb.Pinned(version=2))
+    api.see(a=serves(4, 3))
     assert not pinned
-    api.see(a=serves(3, 2))
+    api.see(a=serves(4, 2))
     assert pinned[0].what == "promote to 2 of m"
     rolled = policy(rollback=pb.Rollback())
-    api.see(a=serves(4, 1))
+    api.see(a=serves(5, 1))
     assert rolled[0].what == "rollback to 1 of m"
     with pytest.raises(FailedPrecondition, match="say which one to return to"):
         policy(rollback=pb.Rollback())
     newest = policy(latest=pb.Latest())
-    api.see(a=serves(5, 3))
+    api.see(a=serves(6, 3))
     assert newest
     assert not read_config(api.state.read().fleet.models["m"]).HasField("traffic")
     with pytest.raises(InvalidArgument, match="a policy is"):
         policy()
     (missing,) = policy(pinned=pb.Pinned(version=9)) or [pb.Op()]
     assert not missing.request_id
-    api.see(a=serves(6, 3, problem="9 is not there"))
+    api.see(a=serves(7, 3, problem="9 is not there"))
     last = api.controller.op(pb.GetOpRequest(request_id=f"r{api.num_requests}"))
     assert "version 9 as the one that answers on a: 9 is not there" in last.waits_for
 

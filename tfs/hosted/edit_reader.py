@@ -280,9 +280,12 @@ def _refused(request: Any, error: ServingError) -> Edit:
 def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int]) -> int:
     if asked.HasField("version"):
         return asked.version
+    config = read_config(model)
+    if config.traffic.HasField("canary") and config.traffic.HasField("primary"):
+        return config.traffic.primary  # it is the trial that somebody wants to be rid of
     below = [
         each
-        for each in versions_in(read_config(model).base_path) or ()
+        for each in versions_in(config.base_path) or ()
         if answers and each < min(answers) and str(each) not in model.quarantined
     ]
     if not below:
