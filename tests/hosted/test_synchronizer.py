@@ -14,6 +14,7 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
+from tfs.hosted.controller_report import job_waits_for, model_waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
 from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import FleetState
@@ -274,6 +275,21 @@ def test_a_server_that_was_not_told_yet_is_behind(bench: Bench) -> None:
     bench.jobs.refusing.clear()
     bench.look_for(3)
     assert generation() == 3
+
+
+def test_what_waits_for_a_server_that_obeys_another_says_so(bench: Bench) -> None:
+    """It answers, but nothing that is asked of it comes to be."""
+    bench.jobs.refusing.add("a")
+    bench.look_for(3)
+    now = bench.state.read()
+    assert not now.jobs_seen["a"].answering
+    for waiting in (job_waits_for(now, "a"), model_waits_for(now, "m")):
+        assert "to answer: FAILED_PRECONDITION: refused" in waiting.what
+    bench.jobs.refusing.clear()
+    bench.look_for(3)
+    now = bench.state.read()
+    assert not job_waits_for(now, "a").what
+    assert not model_waits_for(now, "m").what
 
 
 def test_a_problem_of_the_store_is_logged_once(

@@ -1,7 +1,7 @@
 """The blocking client: TensorFlow Serving's inference API, typed, without tensorflow.
 
 What is asked and how replies are read is in ``requests``, when to repeat a call in
-``call_errors``. :class:`tfs.client.aio.AsyncClient` has the same calls: they do no more
+``retry_policy``. :class:`tfs.client.aio.AsyncClient` has the same calls: they do no more
 than to say what is asked, and each client has a ``_call`` of its own.
 """
 

@@ -58,13 +58,14 @@ def model_waits_for(
         return Waiting("a serving job that has room for it", is_stuck=True)
     traffic = read_config(model).traffic
     jobs = [state.fleet.jobs[job] for job in placed]
-    silent, num_answering = [], 0
+    silent, num_answering = "", 0
     for job in jobs:
-        answering = state.jobs_seen.get(job.name, JobSighting()).answering
-        num_answering += len(answering)
-        if not answering and not job.is_down:
-            silent.append(job.name)
-        for address in answering:
+        sighting = state.jobs_seen.get(job.name, JobSighting())
+        num_answering += len(sighting.answering)
+        if not (silent or sighting.answering or job.is_down):
+            problem = sighting.problem
+            silent = f"{job.name} to answer" + (f": {problem}" if problem else "")
+        for address in sighting.answering:
             there = seen.replicas.get(address, ReplicaSighting())
             for what in _missing(model, traffic, there, version):
                 problem = there.problem
@@ -72,7 +73,7 @@ def model_waits_for(
                 is_stuck = bool(problem) and bool(there.generation) and not there.coming
                 return Waiting(said, is_stuck)
     if silent:
-        return Waiting(f"{silent[0]} to answer")
+        return Waiting(silent)
     missing = num_servers - num_answering
     return Waiting(f"{missing} of {num_servers} servers" if missing > 0 else "")
 

@@ -81,7 +81,7 @@ class JobSighting:
     """How a job fares. Immutable.
 
     Attributes:
-        answering: The addresses of its replicas that answer.
+        answering: The addresses of its replicas that answer, and do what they are told.
         problem: What is wrong with the others; empty if nothing is.
 
     """

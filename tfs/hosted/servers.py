@@ -170,10 +170,10 @@ class Servers:
         known = [self._servers.get(each) for each in addresses]
         return max((each.answered_s for each in known if each), default=None)
 
-    def problems(self, addresses: Iterable[str]) -> list[str]:
-        """Returns what is wrong with these servers."""
-        known = [self._servers.get(each) for each in addresses]
-        return [each.problem for each in known if each and each.problem]
+    def problems(self, addresses: Iterable[str]) -> Mapping[str, str]:
+        """Returns what is wrong with those of these servers with which something is."""
+        known = {at: self._servers[at] for at in addresses if at in self._servers}
+        return {at: each.problem for at, each in known.items() if each.problem}
 
     def excuse(self, unseen_s: float) -> None:
         """Holds it against no server that for so long nobody asked."""

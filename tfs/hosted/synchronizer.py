@@ -320,9 +320,11 @@ class Synchronizer:
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
         own = self._job_problem(job.name)
-        problems = [own] if own else self._servers.problems(job.addresses)
-        answering = tuple(each for each in job.addresses if each in reports)
-        return JobSighting(answering, "; ".join(problems))
+        problems = self._servers.problems(job.addresses)
+        # One that answers and has a problem refuses what it is told.
+        answering = (each for each in job.addresses if each in reports)
+        following = tuple(each for each in answering if each not in problems)
+        return JobSighting(following, own or "; ".join(problems.values()))
 
     def _excuse(self) -> None:
         """Holds it against no job that for a while nobody looked.

@@ -130,8 +130,8 @@ def ask(
                 call(request.SerializeToString(), timeout=timeout_s)
             )
         except grpc.RpcError as rpc_error:
-            error = read_error(rpc_error)
-            if isinstance(error, Unavailable) and "connect" in error.message:
+            error = read_error(rpc_error, arguments.controller)
+            if error.message.startswith("no server answers"):
                 raise Unavailable(
                     f"cannot reach a controller at {arguments.controller}: start tfs "
                     f"hosted up, or say where it is with --controller ({error.message})"
