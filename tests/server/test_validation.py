@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -178,6 +179,14 @@ def test_without_a_file_the_versions_own_requests_are_asked(tmp_path: Path) -> N
     assert checked(servable(1, 1.0), servable(2, 3.0), settings, path)
 
 
+def test_a_version_of_which_nothing_can_be_asked_does_not_pass(tmp_path: Path) -> None:
+    """It brings neither requests nor examples, so nobody knows how it answers."""
+    path, limits = str(tmp_path), ValidationSettings(FEW)
+    said = checked(servable(1, 1.0), servable(2, 1.0), limits, path)
+    assert "no request to compare answers by" in said
+    assert not checked(servable(1, 1.0), servable(2, 1.0), ValidationSettings(Guard()))
+
+
 @pytest.mark.parametrize("content", [None, b"no TFRecords"])
 def test_requests_that_cannot_be_read_fail_the_load(
     tmp_path: Path, content: bytes | None
@@ -214,9 +223,15 @@ def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) ->
         read_config_text(text, "test")
 
 
-def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
-    """A refused version ends with the report; the next good one takes over."""
-    requests = write_requests(tmp_path / "requests")
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_server_goes_on_with_the_version_from_before(
+    tmp_path: Path, is_recorded: bool
+) -> None:
+    """A refused version ends with the report; the next good one takes over.
+
+    Where nobody recorded requests, the examples that it was saved with are asked.
+    """
+    requests = write_requests(tmp_path / "requests") if is_recorded else ""
     extra = (
         f'validation {{ requests: "{requests}" limits {{ max_mean_abs_diff: 0.5 }} }}'
     )
@@ -225,9 +240,9 @@ def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
     write_whole(file, config_text("scale", base_path, extra))
     with Serving(f"--model_config_file={file}") as server:
         server.wait_for("scale/1 is available")
-        export_scale(base_path, 2, 3.0)
+        export_scale(base_path, 2, 30.0)
         said = server.wait_for("servable_end servable=scale/2.*")
-        assert "validation against version 1: mean_abs_diff 2 > 0.5" in said
+        assert re.search(r"against version 1: mean_abs_diff [0-9.]+ > 0\.5", said)
         export_scale(base_path, 3, 1.25)
         server.wait_for("scale/3 is available")
         with Client(server.address) as client:

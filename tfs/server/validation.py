@@ -1,6 +1,6 @@
 """Compares a version with the one that serves before it takes its place.
 
-Both are asked the same recorded requests. If the answers differ by more than the model's
+Both are asked the same requests: recorded ones, or its examples. If the answers differ by more than the model's
 ``validation`` allows, the load fails with the figures, and the other goes on serving. The
 figures and their limits are those of a canary. So does the load if the inputs of these
 requests, and of those that the other answered of late, are too far from those that the
@@ -14,9 +14,11 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.predict_request import write_predict_request
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, NotFound, ServingError
@@ -25,6 +27,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import STATISTICS, Value, read_statistics
+from tfs.core.version_directory import read_example
 from tfs.handlers.model_lookup import ModelLookup
 from tfs.handlers.warmup_replay import (
     MAX_RECORDS,
@@ -104,6 +107,10 @@ class Validation:
         figures = tally.figures()
         limits = judge(settings.limits, figures)
         why = rejection(limits, figures)
+        if limits and not figures.num_samples:
+            why = (
+                "no request to compare answers by; name some (validation { requests })"
+            )
         said = approval(limits, figures)
         if settings.skew and inputs is not None:
             recorded = settings.skew.statistics or os.path.join(path, STATISTICS)
@@ -150,7 +157,7 @@ class Validation:
         before = _Watched(serving, self._clock)
         after = _Watched(candidate, self._clock, inputs)
         replays = [Replay(each, options, self._clock) for each in (before, after)]
-        entries = read_requests(requests) if requests else read_warmup_requests(path)
+        entries = _requests(requests, candidate, path)
         for entry in itertools.islice(entries, MAX_RECORDS):
             for watched, replay in zip((before, after), replays, strict=True):
                 watched.send(replay, entry)
@@ -165,6 +172,22 @@ class Validation:
                     difference(old.outcome, new.outcome, old.output_filter),
                 )
         return tally
+
+
+def _requests(recorded: str, candidate: Servable, path: str) -> Iterator[PredictionLog]:
+    """Yields what is asked: the recorded, else what a version brings, else its examples."""
+    found = None
+    for found in read_requests(recorded) if recorded else read_warmup_requests(path):
+        yield found
+    if recorded or found is not None:
+        return
+    for name, signature in candidate.signatures.items():
+        if signature.examples:
+            spec = ModelSpec(candidate.id.name, signature_name=name)
+            asked = write_predict_request(spec, read_example(path, signature))
+            entry = PredictionLog()
+            entry.predict_log.request.ParseFromString(asked)
+            yield entry
 
 
 def _size_bytes(path: str) -> int:
