@@ -110,6 +110,9 @@ def up(short_folder: Path) -> Iterator[Up]:
 
 def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> None:
     """Added, asked, a new version, a canary, removed; and nothing is left running."""
+    again = ("hosted", "up", f"--folder={up.folder}/fleet", "--servers=1")
+    code, printed = run_command(*again)
+    assert (code, "another tfs hosted up runs in" in printed) == (1, True)
     model = short_folder / "scale"
     export_scale(model, 1)
     up.hosted("add-model", "scale", str(model))

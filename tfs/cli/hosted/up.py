@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
 import threading
@@ -21,7 +22,7 @@ from tfs.cli.hosted.run import (
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
 from tfs.cli.printing import mebibytes
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.system.process_settings import open_missing_streams
 
 if TYPE_CHECKING:
@@ -107,11 +108,12 @@ def _up(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     if arguments.servers is not None and arguments.servers[1] > _MOST_SERVERS:
         raise InvalidArgument(f"--servers is at most {_MOST_SERVERS} on one machine")
+    folder = Path(arguments.folder).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    _take(folder)
     open_missing_streams()
     log_to_stderr("info")
     apply_settings()
-    folder = Path(arguments.folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     copy = FleetCopy(str(folder / "fleet.json"))
     state = FleetState(SqliteStore(str(folder / "fleet.db")), copy)
     _want_job(state, arguments)
@@ -165,6 +167,24 @@ def _up(arguments: argparse.Namespace) -> int:
         servers.close()
         routers.close()
         state.store.close()
+
+
+def _take(folder: Path) -> None:
+    """Keeps others away from the folder's processes until this process ends.
+
+    Raises:
+        FailedPrecondition: Another has them.
+
+    """
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise FailedPrecondition(
+            f"another tfs hosted up runs in {folder}: end it first, or choose another "
+            "--folder"
+        ) from None
 
 
 def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
