@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,16 +81,15 @@ class Idle:
     def num_replicas(self) -> int:
         return self.state.read().fleet.models["scale"].num_replicas
 
-    def num_running(self) -> int:
-        """Returns how many servers there are, those that drain included."""
-        num = 0
+    def running(self) -> list[psutil.Process]:
+        """Returns the servers that there are, those that drain included."""
+        found = []
         for each in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 line = each.cmdline()
-                num += "serve" in line and any(
-                    str(self.folder) in part for part in line
-                )
-        return num
+                if "serve" in line and any(str(self.folder) in part for part in line):
+                    found.append(each)
+        return found
 
     def until(self, holds: Callable[[], bool]) -> None:
         patient = threading.Event()
@@ -125,7 +122,7 @@ def test_a_model_of_temp_goes_to_zero_and_its_next_request_is_answered(
         with ThreadPoolExecutor(8) as threads:
             asked = [threads.submit(idle.ask) for _ in range(24)]
             assert [each.result() for each in asked] == [1.0] * 24
-        idle.until(lambda: not idle.num_replicas() and not idle.num_running())
+        idle.until(lambda: not idle.num_replicas() and not idle.running())
         whys = [each.why for each in idle.state.store.history(100)]
         went = whys.index("temp has no models")
         assert "load: scale to 0" in whys[went:], "the model first"
@@ -140,8 +137,8 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
         job = Job("job", GIB, "", 2, is_ours=True, min_replicas=1, max_replicas=2)
         idle.add(job, 2)
         idle.until(lambda: len(idle.service.router.routes.get("scale", ())) == 2)  # type: ignore[union-attr]
-        frozen = idle.servers.pids("job")[1]
-        os.kill(frozen, signal.SIGSTOP)
+        frozen = idle.running()[1]
+        frozen.suspend()
         try:
             idle.until(lambda: len(idle.state.read().jobs_seen["job"].answering) == 1)
             patient = threading.Event()
@@ -149,5 +146,5 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
                 assert idle.num_replicas() == 2
                 patient.wait(0.4)
         finally:
-            os.kill(frozen, signal.SIGCONT)
-        idle.until(lambda: idle.num_replicas() == 1 and idle.num_running() == 1)
+            frozen.resume()
+        idle.until(lambda: idle.num_replicas() == 1 and len(idle.running()) == 1)

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tfs.core.clock import Clock
@@ -35,14 +36,6 @@ _LONGEST_ID: Final = 200
 OpListener = Callable[[pb.Op], None]
 ModelListener = Callable[[pb.ModelInfo | None], None]
 """Takes what a model is now; None, for the last time, when it is gone."""
-
-
-@dataclass(slots=True)
-class _PendingOp:
-    done: Committed
-    reply: pb.Op
-    until_s: float
-    on_op: OpListener
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +78,10 @@ class Controller:
         self._reader = reader
         self._clock = clock
         self._nudge = nudge
-        # Guards the next two; leaf.
+        # Guards the next; leaf.
         self._lock = threading.Lock()
-        self._pending: list[_PendingOp] = []
-        self._watches: list[_Watch] = []
+        # Who waits: shown each state until they say that they are done.
+        self._waiting: list[Callable[[Snapshot], bool]] = []
 
     def change(
         self,
@@ -128,10 +121,7 @@ class Controller:
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
         reply = _op(named.id, done, edit.notes)
-        pending = _PendingOp(done, reply, until_s, on_op)
-        if not self._answered(pending, self._state.read()):
-            with self._lock:
-                self._pending.append(pending)
+        self._wait(partial(self._answers, done, reply, until_s, on_op))
 
     def _edit(self, request: Any, owner: str, until_s: float) -> Edit:
         """Returns a request's edit, after the version that it brings was tried."""
@@ -200,20 +190,20 @@ class Controller:
     ) -> None:
         """Calls ``on_model`` with a model now, and after each change while ``is_open``."""
         watch = _Watch(asked.model, asked.num_changes, on_model, is_open)
-        if self._told(watch, self._state.read()):
-            with self._lock:
-                self._watches.append(watch)
+        self._wait(partial(self._ends, watch))
 
     def take(self, state: Snapshot) -> None:
         """Answers what waited for ``state``; called when something may have changed."""
         with self._lock:
-            pending, self._pending = self._pending, []
-            watches, self._watches = self._watches, []
-        pending = [each for each in pending if not self._answered(each, state)]
-        watches = [each for each in watches if self._told(each, state)]
+            waiting, self._waiting = self._waiting, []
+        left = [each for each in waiting if not each(state)]
         with self._lock:
-            self._pending += pending
-            self._watches += watches
+            self._waiting += left
+
+    def _wait(self, is_done: Callable[[Snapshot], bool]) -> None:
+        if not is_done(self._state.read()):
+            with self._lock:
+                self._waiting.append(is_done)
 
     def _read(
         self, request: Any, now: Snapshot, owner: str, tried: Tried = UNTRIED
@@ -222,27 +212,36 @@ class Controller:
         edit = self._reader.read(request, now, tried, is_temp=is_temp)
         return self._identities.owned(edit, owner)
 
-    def _answered(self, pending: _PendingOp, state: Snapshot) -> bool:
-        waiting = _waiting(state, pending.done)
-        is_over = self._clock.now() >= pending.until_s
+    def _answers(
+        self,
+        done: Committed,
+        reply: pb.Op,
+        until_s: float,
+        on_op: OpListener,
+        state: Snapshot,
+    ) -> bool:
+        """Answers a request that is in force, or waited long enough."""
+        waiting = _waiting(state, done)
+        is_over = self._clock.now() >= until_s
         if waiting.what and not waiting.is_stuck and not is_over:
             return False
-        pending.reply.waits_for = waiting.what
-        pending.on_op(pending.reply)
+        reply.waits_for = waiting.what
+        on_op(reply)
         return True
 
-    def _told(self, watch: _Watch, state: Snapshot) -> bool:
+    def _ends(self, watch: _Watch, state: Snapshot) -> bool:
+        """Tells a watch what is new; returns whether it was the last time."""
         if not watch.is_open():
-            return False
+            return True
         found = self._model(state, watch.model, watch.num_changes)
         if found is None or watch.model not in state.fleet.models:
             watch.on_model(None)
-            return False
+            return True
         now = found.SerializeToString(deterministic=True)
         if now != watch.last:
             watch.last = now
             watch.on_model(found)
-        return True
+        return False
 
     def _model(
         self, state: Snapshot, name: str, num_changes: int

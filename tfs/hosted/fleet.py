@@ -10,9 +10,9 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import text_format
 
@@ -21,6 +21,8 @@ from tfs.proto._pool import POOL
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
+
+T = TypeVar("T")
 
 ModelConfig = model_server_config_pb2.ModelConfig
 
@@ -205,24 +207,28 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 def read_job(text: str) -> Job:
     """Reads what :func:`job_row` wrote; DataLoss if it is something else."""
-    form = _form(text)
-    try:
-        return Job(**{**form, "addresses": tuple(form["addresses"])})
-    except (TypeError, KeyError) as error:
-        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
+    return made(Job, read_form(text))
 
 
 def read_model(text: str) -> tuple[HostedModel, tuple[str, ...]]:
     """Reads what :func:`model_row` wrote; DataLoss if it is something else."""
-    form = _form(text)
+    form = read_form(text)
+    placed = tuple(form.pop("placed", ()))
+    return made(HostedModel, form), placed
+
+
+def made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
+    """Returns what :func:`fields_of` took apart; DataLoss if it is something else."""
     try:
-        placed = tuple(form.pop("placed"))
-        return HostedModel(**form), placed
-    except (TypeError, KeyError) as error:
+        return kind(
+            **{n: tuple(v) if isinstance(v, list) else v for n, v in form.items()}
+        )
+    except TypeError as error:
         raise DataLoss(f"the fleet's state cannot be read: {error}") from error
 
 
-def _form(text: str) -> dict[str, Any]:
+def read_form(text: str) -> dict[str, Any]:
+    """Reads an object of JSON; DataLoss if it is something else."""
     try:
         form = json.loads(text)
     except ValueError as error:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfs.hosted.fleet import fields_of
+from tfs.hosted.fleet import fields_of, made, read_form
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -62,18 +62,8 @@ class ModelSighting:
     @classmethod
     def from_row(cls, text: str) -> ModelSighting:
         """Reads what :meth:`to_row` wrote."""
-        return cls(
-            {
-                address: ReplicaSighting(
-                    **{
-                        **form,
-                        "versions": tuple(form["versions"]),
-                        "coming": tuple(form["coming"]),
-                    }
-                )
-                for address, form in json.loads(text).items()
-            }
-        )
+        found = read_form(text).items()
+        return cls({address: made(ReplicaSighting, form) for address, form in found})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +81,12 @@ class JobSighting:
 
     def to_row(self) -> str:
         """Returns a text that :meth:`from_row` reads."""
-        return json.dumps([self.answering, self.problem])
+        return json.dumps(fields_of(self))
 
     @classmethod
     def from_row(cls, text: str) -> JobSighting:
         """Reads what :meth:`to_row` wrote."""
-        answering, problem = json.loads(text)
-        return cls(tuple(answering), problem)
+        return made(cls, read_form(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,14 +165,6 @@ class LocalProcesses:
                     )
             return found
 
-    def pids(self, name: str) -> Sequence[int]:
-        """Returns the processes of a job's replicas, in order; 0 for one that has none."""
-        with self._changed:
-            spec = self._wanted.specs.get(name)
-            numbers = range(spec.num_replicas if spec else 0)
-            known = [self._processes.get((name, index)) for index in numbers]
-            return [each.pid if each else 0 for each in known]
-
     def drain(self, deadline_s: float) -> bool:
         with self._changed:
             self._wanted.leaving.update(self._wanted.specs, self._on_disk())
