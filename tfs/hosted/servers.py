@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
 _QUICK_S: Final = 0.2
+_REST: Final = 3
 
 
 class JobClient(Protocol):
@@ -145,8 +146,8 @@ class Servers:
     ) -> None:
         """Tells a server what it is to serve, unless that is what it was told last.
 
-        One that took long, because it has thousands of models, is left as long to serve;
-        a later call tells it.
+        One that took long, because it has thousands of models, is left three times as long
+        to serve; a later call tells it.
 
         Args:
             address: The server.
@@ -233,7 +234,7 @@ class Servers:
                 self._close_if_gone(address, server)
             ended_s = self._clock.now()
             if ended_s - begun_s > _QUICK_S:
-                server.rests_until_s = 2 * ended_s - begun_s
+                server.rests_until_s = ended_s + _REST * (ended_s - begun_s)
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()

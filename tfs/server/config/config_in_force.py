@@ -223,9 +223,11 @@ class ConfigInForce:
             if validate_only:
                 on_done(_only_checked(changed))
                 return
-            waiter = self._base_waiter(
-                running, new, changed, origin, on_done, waits_for_all=waits_for_all
-            )
+            waiter = None
+            if origin is not Origin.FLEET:  # which asks how its models fare
+                waiter = self._base_waiter(
+                    running, new, changed, origin, on_done, waits_for_all=waits_for_all
+                )
             self._commit(new)
             self.refusal = None
             added = [
@@ -237,7 +239,11 @@ class ConfigInForce:
                 len(new.effective.models),
                 ",".join(added) or "none",
             )
-            self._wait(waiter, deadline_s)
+            if waiter is not None:
+                self._wait(waiter, deadline_s)
+                return
+            on_done(ConfigOutcome(None, True))
+            self._on_waiting()
 
         self._run(work, on_done)
 
@@ -336,10 +342,8 @@ class ConfigInForce:
         That is for all models, and for everything that follows for changed ones. Or else
         only for those that are new or have not settled since they were (who asks again is
         not to be told that they answer), and those of which no version answers, because
-        the change may correct them. For none if a fleet speaks, which asks how all fare.
+        the change may correct them.
         """
-        if origin is Origin.FLEET:
-            return Waiter(on_done, frozenset(), (), is_base=True)
         moved = [each for each in changed if each.change == pb.ModelOutcome.CHANGED]
         names = models = frozenset(new.effective.models)
         waited = frozenset(each.model for each in moved)
