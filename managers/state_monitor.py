@@ -123,7 +123,9 @@ class ServableStateMonitor:
 
     def version_states(self, name: str) -> VersionStates:
         """Returns the states of one servable, highest version first."""
-        return _descending(self._states.get(name, {}))
+        by_version = self._states.get(name)
+        # Of ten thousand models that are loaded on demand most have none.
+        return _descending(by_version) if by_version else []
 
     def available_versions(self, name: str) -> frozenset[int]:
         """Returns the versions of one servable that can be requested."""

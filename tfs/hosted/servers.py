@@ -26,6 +26,9 @@ _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
 _QUICK_S: Final = 0.2
 _REST: Final = 3
+_BRIEF_S: Final = 0.05
+_SHARE: Final = 9
+_LONGEST_REST_S: Final = 0.8  # less than between two looks where nothing happens
 
 
 class JobClient(Protocol):
@@ -80,7 +83,9 @@ class _Server:
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
-    rests_until_s: float = -math.inf
+    # It serves meanwhile, and is not asked, or told.
+    ask_at_s: float = -math.inf
+    tell_at_s: float = -math.inf
 
 
 class Servers:
@@ -112,7 +117,8 @@ class Servers:
     def ask(self, addresses: Iterable[str]) -> Collection[str]:
         """Asks these servers for their models; forgets all others and returns them.
 
-        One that has not answered the last question yet is not asked again.
+        One that has not answered the last question yet is not asked again; nor is one with
+        thousands of models that spent a tenth of its time on answers, for a second.
         """
         wanted = dict.fromkeys(addresses)
         gone = [each for each in self._servers if each not in wanted]
@@ -122,7 +128,7 @@ class Servers:
             server = self._servers.get(address)
             if server is None:
                 server = self._servers[address] = _Server(self._clock.now())
-            if not server.is_asked:
+            if not server.is_asked and self._clock.now() >= server.ask_at_s:
                 server.is_asked = True
                 self._executor.submit(partial(self._ask, address, server))
         return gone
@@ -157,7 +163,7 @@ class Servers:
 
         """
         server = self._servers[address]
-        is_resting = self._clock.now() < server.rests_until_s
+        is_resting = self._clock.now() < server.tell_at_s
         if server.is_told or is_resting or server.told == wanted:
             return
         server.is_told = True
@@ -190,7 +196,7 @@ class Servers:
     def _ask(self, address: str, server: _Server) -> None:
         if self._is_gone(address, server):  # while this waited for a thread
             return
-        told, before = server.told, server.heard
+        told, before, begun_s = server.told, server.heard, self._clock.now()
         try:
             report = self._client.list_models(address)
             report = replace(report, at_s=self._clock.now())
@@ -201,7 +207,10 @@ class Servers:
             if before.is_silent:
                 server.problem = ""
             server.heard = now
-            server.answered_s = self._clock.now()
+            server.answered_s = ended_s = self._clock.now()
+            if ended_s - begun_s > _BRIEF_S:
+                rest_s = _SHARE * (ended_s - begun_s)
+                server.ask_at_s = ended_s + min(rest_s, _LONGEST_REST_S)
             if before != now:
                 self._on_news()
         except ServingError as error:
@@ -234,7 +243,7 @@ class Servers:
                 self._close_if_gone(address, server)
             ended_s = self._clock.now()
             if ended_s - begun_s > _QUICK_S:
-                server.rests_until_s = ended_s + _REST * (ended_s - begun_s)
+                server.tell_at_s = ended_s + _REST * (ended_s - begun_s)
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
