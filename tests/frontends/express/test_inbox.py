@@ -120,6 +120,28 @@ def test_what_waits_too_long_to_be_unpacked_is_refused(tmp_path: Path) -> None:
         rig.held.clear()
 
 
+def test_waiting_for_the_server_is_not_held_against_the_client(tmp_path: Path) -> None:
+    """However many of its calls wait, it keeps its connection."""
+    options = ExpressOptions(max_receive_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        refused = range(3, 3 + 2 * 50, 2)
+        for stream_id in (1, *refused):
+            client.send(
+                head(stream_id, HOLD, ("grpc-encoding", "gzip"))
+                + data_frame(stream_id, body)
+            )
+            rig.settle()
+        for _ in range(12):
+            rig.advance(1.0)
+        statuses = {client.answer(stream_id).status for stream_id in refused}
+        assert statuses == {str(int(Code.RESOURCE_EXHAUSTED))}
+        assert client.goaway is None
+        assert client.answer(1).status is None
+        rig.held.clear()
+
+
 def test_whatever_unpacking_raises_is_told(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ class Timeouts:
             ticket = stream.ticket
             if ticket is not None and not ticket.is_admitted:
                 if now_s - ticket.since_s > limit_s:
-                    self._end(stream, used_up())
+                    self._end(stream, used_up())  # which is not the client's fault
                 continue
             num_bytes = _moved_bytes(stream, are_sent=are_sent)
             if num_bytes is None:
@@ -125,18 +125,22 @@ class Timeouts:
             if mark.move(num_bytes, now_s) > limit_s:
                 error = DeadlineExceeded("the request message did not arrive in time")
                 self._end(stream, error)
+                self._blame()
 
     def _end(self, stream: Stream, error: ServingError) -> None:
-        """Ends a call that made no progress, which counts as nuisances."""
         connection = self._client.connection
         call: ExpressCall | None = stream.owner
-        self._count()
         if call is not None:
             call.abort(error)
         else:
             connection.sender.reset(stream, ErrorCode.CANCEL)
             connection.state.release_all(stream)
         self._client.mark_dirty()
+
+    def _blame(self) -> None:
+        """Counts a call that made no progress, which is as bad as many nuisances."""
+        connection = self._client.connection
+        self._count()
         try:
             connection.state.now_s = self._client.shared.loop.clock.now()
             connection.state.count_nuisance("calls without progress", _NUISANCES)
