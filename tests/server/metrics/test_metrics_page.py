@@ -30,7 +30,7 @@ class Bench:
         }
         self.gate = RequestGate(stats=self.stats)
         self.page = MetricsPage(
-            self.stats, lambda: self.models, lambda: True, 1e9, self.gate.totals
+            self.stats, self.models.items, lambda: True, 1e9, self.gate.totals
         )
 
     def requests(self, version: int, num: int) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -189,7 +189,7 @@ class MetricsPage:
 
     Args:
         stats: The counters of the server.
-        models: Reads the configured models, by name.
+        models: Reads one configured model after the other, each with its name.
         is_ready: Whether requests should be sent here.
         started_s: When the server started, in seconds since the epoch.
         totals: Returns what was counted by model and method, of gone versions, too.
@@ -199,7 +199,7 @@ class MetricsPage:
     def __init__(
         self,
         stats: Stats,
-        models: Callable[[], Mapping[str, ServedModel]],
+        models: Callable[[], Iterable[tuple[str, ServedModel]]],
         is_ready: Callable[[], bool],
         started_s: float,
         totals: Totals,
@@ -217,7 +217,10 @@ class MetricsPage:
     def parts(self) -> list[bytes]:
         """Returns the page in pieces; gives way to requests while it writes them."""
         page = Exposition(_help_texts())
-        models = self._models()
+        models: dict[str, ServedModel] = {}
+        for name, model in self._models():
+            yield_to_requests()
+            models[name] = model
         self._add_upstream(page, models)
         num_waiting = 0.0
         for name, labels, value in self._stats.counters():
@@ -232,6 +235,7 @@ class MetricsPage:
         waiting = exported_name(stat_names.REQUESTS_WAITING, "gauge")
         page.add(waiting, "gauge", (), num_waiting)
         self._add_models(page, models)
+        yield_to_requests()
         page.add(BUILD_INFO, "gauge", _build_labels(), 1)
         page.add("tfs_ready", "gauge", (), float(self._is_ready()))
         page.add("process_start_time_seconds", "gauge", (), self._started_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tfs.core.call import MethodTable
@@ -173,15 +173,10 @@ def _metrics_page(
     started_s: float,
     totals: Totals,
 ) -> Page:
-    def models() -> Mapping[str, ServedModel]:
-        return {
-            name: ServedModel(
-                core.version_states(name),
-                core.served.primary(name),
-                core.failed_versions(name),
-            )
-            for name in core.config.models
-        }
+    def models() -> Iterator[tuple[str, ServedModel]]:
+        for name in core.config.models:
+            states, failed = core.version_states(name), core.failed_versions(name)
+            yield name, ServedModel(states, core.served.primary(name), failed)
 
     page = MetricsPage(stats, models, health.is_ready, started_s, totals)
     return lambda _: HttpReply(page.parts(), content_type=CONTENT_TYPE)
