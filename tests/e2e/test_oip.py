@@ -210,7 +210,7 @@ def test_without_the_key_nothing_changes_over_http(server: Server) -> None:
                 guarded += 1
                 assert status == 403, (path, document)
                 assert "tfs page" in document["error"]
-    assert guarded == 4 * (2 + 7)
+    assert guarded == 4 * (2 + 8)
     assert (server.infer() == 2 * X).all()
     _, _, given = server.rest.ask("/v1/models/scale", **evil)
     assert given["Access-Control-Allow-Origin"] == "*"

@@ -163,12 +163,7 @@ class OipRestHandler:
 
 
 def _fields(call: HttpCall, method: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of the request that a path and a body stand for.
-
-    Raises:
-        InvalidArgument: The body is none of this method.
-
-    """
+    """Returns the fields of the request that a path and a body stand for."""
     if not method.startswith("Repository"):
         return dict(names)
     body = call.message

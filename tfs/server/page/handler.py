@@ -39,7 +39,7 @@ ROUTES: Final = (
     ("GET", "/docs", "docs", False),
     ("GET", "/config", "config", True),
     ("POST", "/page/key", "key", True),
-    ("POST", "/page/forget", "forget", False),
+    ("POST", "/page/forget", "forget", True),
     ("POST", "/models/{name}/promote", "promote", True),
     ("POST", "/models/{name}/rollback", "rollback", True),
     ("POST", "/models/{name}/end_trial", "end_trial", True),

@@ -112,7 +112,10 @@
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-post]");
-    if (button) post(button.dataset.post, "").then(() => location.assign("/"));
+    if (!button) return;
+    post(button.dataset.post, "")
+      .then(() => location.assign("/"))
+      .catch((error) => say(error.message, true));
   });
 
   // -- trying a model --------------------------------------------------------------------
