@@ -11,14 +11,16 @@ class DType:
     Attributes:
         name: The name in manifests and in torch ("float32", "bfloat16", "string").
         item_bytes: Size of one element; 0 for strings, which vary.
+        code: What the modules struct and array call it; "" if they do not know it.
 
     """
 
-    __slots__ = ("item_bytes", "name")
+    __slots__ = ("code", "item_bytes", "name")
 
-    def __init__(self, name: str, item_bytes: int) -> None:
+    def __init__(self, name: str, item_bytes: int, code: str = "") -> None:
         self.name = name
         self.item_bytes = item_bytes
+        self.code = code
 
     def __repr__(self) -> str:
         return self.name
@@ -27,19 +29,19 @@ class DType:
         return dtype, (self.name,)
 
 
-FLOAT32: Final = DType("float32", 4)
-FLOAT64: Final = DType("float64", 8)
-FLOAT16: Final = DType("float16", 2)
+FLOAT32: Final = DType("float32", 4, "f")
+FLOAT64: Final = DType("float64", 8, "d")
+FLOAT16: Final = DType("float16", 2, "e")
 BFLOAT16: Final = DType("bfloat16", 2)
-INT8: Final = DType("int8", 1)
-INT16: Final = DType("int16", 2)
-INT32: Final = DType("int32", 4)
-INT64: Final = DType("int64", 8)
-UINT8: Final = DType("uint8", 1)
-UINT16: Final = DType("uint16", 2)
-UINT32: Final = DType("uint32", 4)
-UINT64: Final = DType("uint64", 8)
-BOOL: Final = DType("bool", 1)
+INT8: Final = DType("int8", 1, "b")
+INT16: Final = DType("int16", 2, "h")
+INT32: Final = DType("int32", 4, "i")
+INT64: Final = DType("int64", 8, "q")
+UINT8: Final = DType("uint8", 1, "B")
+UINT16: Final = DType("uint16", 2, "H")
+UINT32: Final = DType("uint32", 4, "I")
+UINT64: Final = DType("uint64", 8, "Q")
+BOOL: Final = DType("bool", 1, "?")
 COMPLEX64: Final = DType("complex64", 8)
 COMPLEX128: Final = DType("complex128", 16)
 FLOAT8_E5M2: Final = DType("float8_e5m2", 1)

@@ -7,7 +7,7 @@ Each is a :class:`Servable`, and each works without the one in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tfs.core.dtype import DType
 from tfs.core.errors import DeadlineExceeded, ServingError
@@ -130,9 +130,6 @@ class InferenceTask:
     """
 
     arrived_s: float
-
-    may_shrink: ClassVar[bool] = False
-    """Whether ``begin`` may leave rows out: then it sets ``inputs`` and ``num_rows`` anew."""
 
     __slots__ = (
         "arrived_s",

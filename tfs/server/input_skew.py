@@ -24,20 +24,6 @@ from tfs.server.model_settings import SkewSettings
 
 # More say nothing new, and take seconds to sort.
 _MAX_VALUES: Final = 100_000
-_CODES: Final = {
-    "float16": "e",
-    "float32": "f",
-    "float64": "d",
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-}
 
 
 class LiveInputs:
@@ -88,10 +74,9 @@ class LiveInputs:
 def _values_at(tensor: TensorView, picked: Sequence[int]) -> list[Value]:
     if tensor.dtype is STRING:
         return [tensor.strings[each].decode(errors="replace") for each in picked]
-    code = _CODES.get(tensor.dtype.name)
-    if code is None:
+    if not tensor.dtype.code:
         return []
-    one, buffer = struct.Struct(f"<{code}"), tensor.buffer
+    one, buffer = struct.Struct(f"<{tensor.dtype.code}"), tensor.buffer
     return [one.unpack_from(buffer, each * one.size)[0] for each in picked]
 
 

@@ -164,8 +164,6 @@ class _JoinedTask(InferenceTask):
 
     __slots__ = ("_batch", "_form", "_runner")
 
-    may_shrink = True
-
     def __init__(
         self,
         runner: BatchRunner,

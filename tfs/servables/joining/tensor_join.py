@@ -25,12 +25,6 @@ from tfs.core.version.model_profile import SignatureProfile
 
 _JOIN_S_PER_BYTE = 0.2e-9  # for memory that is in no cache
 
-_FORMATS: Final = {
-    "bool": "<?", "float16": "<e", "float32": "<f", "float64": "<d",
-    "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
-    "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q",
-}  # fmt: skip
-
 
 def element(dtype: DType, value: float) -> bytes:
     """Returns one element as it lies in a buffer; an empty one for strings.
@@ -47,13 +41,12 @@ def element(dtype: DType, value: float) -> bytes:
         return bytes(dtype.item_bytes)
     if dtype is BFLOAT16:
         return struct.pack("<f", value)[2:]
-    code = _FORMATS.get(dtype.name)
-    if code is not None:
+    if dtype.code:
         try:
-            if code in "<e<f<d":
-                return struct.pack(code, value)
+            if dtype.code in "efd":
+                return struct.pack(f"<{dtype.code}", value)
             if value == int(value):
-                return struct.pack(code, int(value))
+                return struct.pack(f"<{dtype.code}", int(value))
         except (struct.error, OverflowError):
             pass
     raise InvalidArgument(f"{dtype} does not hold the pad value {value}")
@@ -400,12 +393,11 @@ def _values(dtype: DType, data: object) -> str:
         num = len(data)
     else:
         assert isinstance(data, bytes)
-        code = _FORMATS.get(dtype.name)
-        if code is None:
+        if not dtype.code:
             return _short(data.hex())
         num = len(data) // dtype.item_bytes
         kept = data[: _MAX_VALUES * dtype.item_bytes]
-        values = struct.unpack(f"<{len(kept) // dtype.item_bytes}{code[1]}", kept)
+        values = struct.unpack(f"<{len(kept) // dtype.item_bytes}{dtype.code}", kept)
     texts = [f"{v:.6g}" if isinstance(v, float) else _short(str(v)) for v in values]
     return " ".join([*texts, "..."] if num > _MAX_VALUES else texts)
 

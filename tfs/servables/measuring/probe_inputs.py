@@ -32,7 +32,6 @@ _HUGE: Final = 1024.0
 """A value far from those that models usually get. A few times the value still fits a
 half-precision float."""
 
-_INTEGERS: Final = {INT32: "i", INT64: "q"}
 _NUM_NORMALS: Final = 997
 """A prime number, so that rows of any size start at different places of the series."""
 
@@ -59,8 +58,8 @@ class ProbeInputs:
             )
 
     @classmethod
-    def of(cls, path: str, signature: Signature, seed: int = 0) -> ProbeInputs:
-        """Returns the author's example of a version, or else seeded values.
+    def of(cls, path: str, signature: Signature) -> ProbeInputs:
+        """Returns the author's example of a version, or else made-up values.
 
         Floats are normally distributed, everything else is zero or empty. A damaged
         example counts as absent: a probe never fails a load.
@@ -80,7 +79,7 @@ class ProbeInputs:
             shape = tuple(FREE_SIZE if size == FREE else size for size in spec.shape)
             if signature.batched:
                 shape = (2, *shape[1:])
-            made[name] = _made_up(spec.dtype, shape, seed + index)
+            made[name] = _made_up(spec.dtype, shape, index)
         return cls(signature, made, is_authors=False)
 
     def take(self, *indexes: int) -> dict[str, TensorView]:
@@ -221,14 +220,13 @@ def _following(
     )
     if inner != row.shape[1:]:
         return cut_inner(row, inner)
-    code = _INTEGERS.get(row.dtype)
-    if code is None:
+    if row.dtype not in (INT32, INT64):
         return row
-    values = array(code, bytes(row.buffer))
+    values = array(row.dtype.code, bytes(row.buffer))
     cut = cuts.get(max(values, default=0))
     if cut is None:
         return row
-    clipped = array(code, [min(value, cut) for value in values])
+    clipped = array(row.dtype.code, [min(value, cut) for value in values])
     return TensorView(row.dtype, row.shape, clipped.tobytes())
 
 

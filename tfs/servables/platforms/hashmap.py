@@ -50,7 +50,7 @@ VALUE: Final = "value"
 _MAX_CELL_CHARS: Final = (1 << 31) - 1
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
-_FORMATS: Final = {INT32: "<i", INT64: "<q", FLOAT32: "<f", FLOAT64: "<d"}
+_NUMBERS: Final = (INT32, INT64, FLOAT32, FLOAT64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def _name_and_type(header: str) -> tuple[str, DType | None]:
     name, separator, kind = header.strip().rpartition(":")
     if not separator:
         return kind, None
-    if kind not in DTYPES or (DTYPES[kind] not in _FORMATS and kind != STRING.name):
-        usable = ", ".join([*(d.name for d in _FORMATS), STRING.name])
+    if kind not in DTYPES or (DTYPES[kind] not in _NUMBERS and kind != STRING.name):
+        usable = ", ".join([*(d.name for d in _NUMBERS), STRING.name])
         raise ValueError(f"column {header!r}: the type must be one of {usable}")
     return name, DTYPES[kind]
 
@@ -231,7 +231,7 @@ def _column(name: str, dtype: DType | None, cells: Sequence[str]) -> Column:
             continue
         if candidate is STRING:
             return Column(name, STRING, tuple(cell.encode() for cell in cells), b"")
-        pack = struct.Struct(_FORMATS[candidate]).pack
+        pack = struct.Struct(f"<{candidate.code}").pack
         parse: Callable[[str], float] = int if candidate in (INT32, INT64) else float
         try:
             # Python reads "1_2" as a number, but nobody else does.
