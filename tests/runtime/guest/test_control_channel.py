@@ -37,6 +37,20 @@ def test_bodies_of_any_size_arrive_with_their_descriptors(
     control_channel.close_all([*fds, write_fd])
 
 
+def test_a_body_that_takes_several_system_calls_arrives_whole(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call moves 2 GB at most, and what a session is given may be more."""
+    write, read = os.pwrite, os.pread
+    monkeypatch.setattr(
+        os, "pwrite", lambda fd, data, at: write(fd, data[: 40 << 10], at)
+    )
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: read(fd, size // 2 + 1, at))
+    body = os.urandom(100 << 10)
+    control_channel.send(ends[0], body)
+    assert control_channel.receive(ends[1]) == (body, [])
+
+
 def test_messages_keep_their_bounds_and_the_end_is_none(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:

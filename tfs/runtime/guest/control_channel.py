@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.guest.sealed_file import new_memfd, read_at, write_at
 
 _INLINE_BYTES = 32 << 10
 _MAX_FDS = 32
@@ -42,7 +42,7 @@ def send(channel: socket.socket, body: bytes, fds: tuple[int, ...] = ()) -> None
         return
     body_fd = new_memfd("message")
     try:
-        os.pwrite(body_fd, body, 0)
+        write_at(body_fd, body, 0)
         _send(channel, _HEADER.pack(_IN_MEMFD, len(body)), (*fds, body_fd))
     finally:
         os.close(body_fd)
@@ -90,9 +90,8 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
         raise OSError("damaged message")
     body_fd = received.pop()
     try:
-        return os.pread(
-            body_fd, min(body_bytes, os.fstat(body_fd).st_size), 0
-        ), received
+        size_bytes = min(body_bytes, os.fstat(body_fd).st_size)
+        return read_at(body_fd, size_bytes, 0), received
     finally:
         os.close(body_fd)
 

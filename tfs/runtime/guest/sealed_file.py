@@ -19,10 +19,13 @@ import sys
 import weakref
 from collections.abc import Callable
 
+from tfs.core.tensor_view import Buffer
+
 ADD_SEALS = 1033  # fcntl.FADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
+_CALL_BYTES = 1 << 30
 
 
 class SealedFile:
@@ -123,6 +126,25 @@ class SealedFile:
 def new_memfd(name: str) -> int:
     """Returns an empty memfd that can be sealed; ``name`` shows in /proc."""
     return os.memfd_create(f"tfs:{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def write_at(fd: int, data: Buffer, offset: int) -> None:
+    """Writes all of a buffer into a file, of which one system call takes 2 GB at most."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        written = os.pwrite(fd, rest[:_CALL_BYTES], offset)
+        offset += written
+        rest = rest[written:]
+
+
+def read_at(fd: int, size_bytes: int, offset: int) -> bytes:
+    """Returns so many bytes of a file; fewer if it ends before."""
+    parts = []
+    while size_bytes and (part := os.pread(fd, size_bytes, offset)):
+        parts.append(part)
+        offset += len(part)
+        size_bytes -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def copy(source_fd: int, target_fd: int) -> None:

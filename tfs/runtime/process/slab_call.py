@@ -20,7 +20,7 @@ from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, Servin
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.guest.sealed_file import new_memfd, read_at, write_at
 from tfs.runtime.guest.slab import (
     DTYPE_CODES,
     DTYPE_OF_CODE,
@@ -41,7 +41,6 @@ MANY_STRINGS: Final = 8_192
 MANY_BYTES: Final = 16 << 20
 """Up to so many are copied within some ten milliseconds; a slot holds about as many."""
 
-_WRITE_BYTES: Final = 1 << 30
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
 _MAX_PLANS: Final = 256  # requests of one shape share a plan, and so do replies
@@ -94,11 +93,7 @@ class Spill:
         try:
             os.ftruncate(fd, total_bytes)
             for _, offset, data in payloads:
-                rest = memoryview(data)
-                while rest:
-                    written = os.pwrite(fd, rest[:_WRITE_BYTES], offset)
-                    offset += written
-                    rest = rest[written:]
+                write_at(fd, data, offset)
         except BaseException:
             os.close(fd)
             raise
@@ -362,15 +357,10 @@ def _read(fd: int, offset: int, size_bytes: int) -> bytes:
     """Reads from a memfd, which is not mapped, because its owner could truncate it."""
     if offset < 0 or offset + size_bytes > os.fstat(fd).st_size:
         raise CorruptReply("a tensor outside its memfd")
-    parts = []
-    while size_bytes:
-        part = os.pread(fd, size_bytes, offset)
-        if not part:
-            raise CorruptReply("a tensor cut short")
-        parts.append(part)
-        offset += len(part)
-        size_bytes -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    data = read_at(fd, size_bytes, offset)
+    if len(data) < size_bytes:
+        raise CorruptReply("a tensor cut short")
+    return data
 
 
 def _unpacked(outputs: Mapping[str, TensorView]) -> Tensors:

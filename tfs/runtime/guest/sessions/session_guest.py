@@ -31,7 +31,7 @@ from tfs.core.errors import (
 )
 from tfs.runtime.guest.guest_model import give_memory_back, one_line
 from tfs.runtime.guest.platforms.torch_package import close_package, open_package
-from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+from tfs.runtime.guest.sealed_file import SealedFile, new_memfd, write_at
 from tfs.runtime.guest.sessions.value_codec import decode, encode
 
 _ALIGNMENT: Final = 64
@@ -143,15 +143,12 @@ class _Arena:
         known = self._written.get((address, size_bytes))
         if known is not None:
             return known[0]
-        offset = position = self._size_bytes
+        offset = self._size_bytes
         if size_bytes:
             view = (ctypes.c_char * size_bytes).from_address(address)
-            rest = memoryview(view).cast("B")
-            while rest:
-                written = os.pwrite(self._fd, rest, position)
-                position += written
-                rest = rest[written:]
-        self._size_bytes = position + -position % _ALIGNMENT
+            write_at(self._fd, memoryview(view), offset)
+        stop = offset + size_bytes
+        self._size_bytes = stop + -stop % _ALIGNMENT
         self._written[address, size_bytes] = offset, storage
         return offset
 
