@@ -6,11 +6,11 @@ import logging
 import os
 import pickle
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -117,8 +117,6 @@ class ProcessModel(OnAnotherThread):
         ]
         self._changes: str | None = None  # in calls, once measured
         self.is_closed = False
-        # Filled by any thread, emptied by the loop, one post each.
-        self._inbox: deque[InferenceTask] = deque()
 
     @property
     def pids(self) -> Sequence[int]:
@@ -147,9 +145,8 @@ class ProcessModel(OnAnotherThread):
 
     @property
     def num_pending(self) -> int:
-        """Tasks that wait or run, including those on their way to the loop."""
-        version = self._version
-        return version.num_waiting + version.num_running + len(self._inbox)
+        """Tasks that wait or run."""
+        return self._version.num_waiting + self._version.num_running
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -160,11 +157,7 @@ class ProcessModel(OnAnotherThread):
         elif self.is_closed:
             finish(task, unloaded(self.source.id))  # because the loop may be gone
         else:
-            self._inbox.append(task)
-            self._loop.post(self._take_from_inbox)
-
-    def _take_from_inbox(self) -> None:
-        self._version.add(self._inbox.popleft())
+            self._loop.post(partial(self._version.add, task))
 
     # -- from its load to its end ----------------------------------------------------------
 

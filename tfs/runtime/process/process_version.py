@@ -17,8 +17,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import finish, queue_full
 from tfs.runtime.process.crash_policy import CrashHistory, WorkerEnd
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.version_calls import VersionCalls
-from tfs.runtime.process.worker_calls import WorkerCalls
+from tfs.runtime.process.worker_calls import VersionCalls, WorkerCalls
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 
 log = logging.getLogger(__name__)
