@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from tests.e2e.steady_load import SteadyLoad
 from tests.hosted.routing.engines import skip_without_envoy
 from tfs.client import Client
 from tfs.core.errors import ServingError
+from tfs.hosted.snapshot import JOB_SEEN, MODEL_SEEN
 from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
@@ -212,7 +214,10 @@ def _kill_and_freeze(up: Up, model: Path) -> None:
 def test_nothing_fails_while_controller_and_store_are_away(
     up: Up, short_folder: Path
 ) -> None:
-    """A router and a server that are started again meanwhile go on from what is on disk."""
+    """A router and a server that are started again meanwhile go on from what is on disk.
+
+    What was seen of servers is not needed, either: it is seen again.
+    """
     model = short_folder / "scale"
     export_scale(model, 1)
     up.hosted("add-model", "scale", str(model))
@@ -246,6 +251,10 @@ def test_nothing_fails_while_controller_and_store_are_away(
     rerouted.close()
     for each in away.iterdir():
         each.rename(short_folder / "fleet" / each.name)
+    with contextlib.closing(sqlite3.connect(short_folder / "fleet/fleet.db")) as store:
+        store.execute("DELETE FROM entry WHERE kind IN (?, ?)", (MODEL_SEEN, JOB_SEEN))
+        assert store.total_changes
+        store.commit()
     up.serving.close()
     up.start()
     assert up.serving.process.poll() is None

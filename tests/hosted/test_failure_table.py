@@ -85,16 +85,21 @@ FAILURES: Final[Mapping[str, Sequence[str]]] = {
 }
 
 INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
-    "I1: a transition never leaves a model without a replica": (_KILLED,),
+    "I1: a transition never leaves a model without a replica": (
+        _KILLED,
+        "tests/e2e/test_hosted.py::test_a_fleet_serves_through_rollback_and_a_killed_server",
+    ),
     "I2: what was acknowledged survives; a request id acts once": (
         "tests/hosted/test_crash_points.py::test_a_kill_at_every_step_changes_nothing_of_the_end",
         "tests/hosted/test_controller.py::test_ten_thousand_repetitions_act_once",
     ),
     "I3: never more is reserved than there is": (
         f"{_PLACEMENT}::test_no_job_has_more_than_it_holds",
+        "tests/hosted/jobs/test_job_runtime.py::test_limits_hold_for_each_replica",
     ),
     "I4: requests go only to who has the model": (
         f"{_SYNCHRONIZER}::test_a_job_is_told_once_and_routed_to_when_it_answers",
+        f"{_ROUTER}::test_requests_go_by_their_model_to_who_has_it",
     ),
     "I5: a lower epoch never overrides a higher": (_NEWEST, _PAUSED),
     "I6: an incomplete message unloads nothing": (
@@ -102,6 +107,7 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "I7: requests need no control plane": (_AWAY,),
     "I8: what was seen can be dropped and is seen again": (
+        _AWAY,
         f"{_SYNCHRONIZER}::test_a_start_without_the_store_goes_on_from_the_copy",
     ),
     "I9: Temp takes nothing of Prod's": (
