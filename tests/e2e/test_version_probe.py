@@ -62,6 +62,15 @@ class Servable:
     def predict(self, x):
         return x
 """,
+    "small_is_large": """
+class Servable:
+    def load(self, version):
+        pass
+    def predict(self, x):
+        if len(x) <= 4:
+            bytearray(60 << 20)
+        return x
+""",
     "dies_at_call": """
 import signal
 class Servable:
@@ -115,6 +124,15 @@ def test_a_version_is_measured_with_its_largest_batch(
     assert found.outcome == pb.ProbeResponse.OK, found
     assert found.load_peak_bytes >= 4 * MIB
     assert 30 * MIB <= found.work_peak_bytes < 200 * MIB
+
+
+def test_whatever_a_version_takes_while_it_is_measured_counts(
+    server: Serving, tmp_path: Path
+) -> None:
+    """A server has to hold that when it loads the version, whichever call it was."""
+    found = probe(server, write(tmp_path / "m", "small_is_large"))
+    assert found.outcome == pb.ProbeResponse.OK, found
+    assert 60 * MIB <= found.work_peak_bytes < 200 * MIB
 
 
 @pytest.mark.parametrize(

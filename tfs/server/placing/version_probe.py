@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from managers.loading.memory import ResourceTracker
 from sources.remote.cache import VersionCache
@@ -37,14 +36,6 @@ from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer, loader_makers
 
 log = logging.getLogger(__name__)
-
-# The largest batch of every signature is called whatever it takes; only what else is
-# measured, and not asked for here, is left out.
-_BUDGET_S: Final = 0.05
-
-# Calls of one size and then another leave holes between blocks: a worker of a convolutional
-# network had, after some calls, up to 1.3 times what the first three took.
-_HOLES: Final = 1.25
 
 _Reply = pb.ProbeResponse
 
@@ -141,9 +132,9 @@ class VersionProbe:
     def _context(self, runtime: RuntimeSettings) -> LoadContext:
         """Returns what has a version measured in a process, and tells nobody of it."""
         context = self._placer.context(replace(runtime, num_interpreters=1))
-        profiler = Profiler(
-            Profiles(None), ProbeOptions(_BUDGET_S, needs_peaks=True), clock=self._clock
-        )
+        # For as long as a load measures it, because that is what a server has to hold.
+        options = ProbeOptions(self._options.load_probe_budget_s, needs_peaks=True)
+        profiler = Profiler(Profiles(None), options, clock=self._clock)
         return LoadContext(
             context.interpreter_for,
             device=context.device,
@@ -192,4 +183,4 @@ def _report(version: object, reply: pb.ProbeResponse) -> None:
     resident = profile.resident_bytes or 0
     peaks = [each.peak_bytes or 0 for each in profile.signatures.values()]
     reply.load_peak_bytes = resident + (profile.load_peak_bytes or 0)
-    reply.work_peak_bytes = resident + round(_HOLES * max(peaks, default=0))
+    reply.work_peak_bytes = resident + max(peaks, default=0)
