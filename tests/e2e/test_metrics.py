@@ -24,12 +24,9 @@ def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:
     (base / "2" / "batching_params.pbtxt").write_text(parameters)
     config = tmp_path / "models"
     config.write_text(config_text("scale", base))
-    monitoring = tmp_path / "monitoring"
-    monitoring.write_text("prometheus_config { enable: true }")
     port = free_port()
     flags = (
         f"--model_config_file={config}",
-        f"--monitoring_config_file={monitoring}",
         f"--rest_api_port={port}",
     )
     with Serving(*flags) as serving:
@@ -81,9 +78,9 @@ def test_what_failed_is_past_once_another_version_serves(
     base = tmp_path / "scale"
     shutil.copytree(scale / "2", base / "2")
     monitoring = tmp_path / "monitoring"
-    monitoring.write_text("prometheus_config { enable: true }")
+    monitoring.write_text('prometheus_config { enable: true path: "/own/metrics" }')
     port = free_port()
-    url = f"http://127.0.0.1:{port}/monitoring/prometheus/metrics"
+    url = f"http://127.0.0.1:{port}/own/metrics"
 
     def states() -> list[str]:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:

@@ -281,8 +281,8 @@ class ServerOptions:
     )
     monitoring_config_file: str = flag(
         "",
-        "text MonitoringConfig: metrics at its path, too, beside /metrics on "
-        "--rest_api_port",
+        "text MonitoringConfig: where metrics are on --rest_api_port, beside /metrics; "
+        "by default at /monitoring/prometheus/metrics",
     )
     rest_api_port: int = flag(
         0,

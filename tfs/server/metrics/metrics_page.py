@@ -348,11 +348,15 @@ DEFAULT_PATH: Final = "/monitoring/prometheus/metrics"
 def read_monitoring_config(path: str) -> str:
     """Returns the path of the page that it enables; "" if it enables none.
 
+    Without a file that is TensorFlow Serving's.
+
     Raises:
         FailedPrecondition: It cannot be read.
         InvalidArgument: It is not such a text, or its path does not begin with "/".
 
     """
+    if not path:
+        return DEFAULT_PATH
     config = monitoring_config_pb2.MonitoringConfig()
     try:
         read_text(read_config_file(path, "MonitoringConfig"), config)

@@ -104,10 +104,9 @@ class HttpSurface:
             return
         page = _metrics_page(stats, core, health, started_s, totals)
         pages = {METRICS: page}
-        if options.monitoring_config_file:
-            path = read_monitoring_config(options.monitoring_config_file)
-            if path:
-                pages[path] = page
+        path = read_monitoring_config(options.monitoring_config_file)
+        if path:
+            pages[path] = page
         described = OpenApiPages(core, self._executor.submit)
         pages[DOCUMENT] = described.document
         room = JsonRoom(options.max_json_bytes)
