@@ -133,7 +133,7 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
     short_folder: Path,
 ) -> None:
     """One of two is frozen, and nobody asks for anything; it goes once both have said so."""
-    with contextlib.closing(Idle(short_folder, 4.0)) as idle:
+    with contextlib.closing(Idle(short_folder, 8.0)) as idle:
         job = Job("job", GIB, "", 2, is_ours=True, min_replicas=1, max_replicas=2)
         idle.add(job, 2)
         idle.until(lambda: len(idle.service.router.routes.get("scale", ())) == 2)  # type: ignore[union-attr]
@@ -142,7 +142,7 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
         try:
             idle.until(lambda: len(idle.state.read().jobs_seen["job"].answering) == 1)
             patient = threading.Event()
-            for _ in range(20):
+            for _ in range(25):
                 assert idle.num_replicas() == 2
                 patient.wait(0.4)
         finally:

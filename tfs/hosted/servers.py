@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
+_MANY: Final = (
+    1000  # models; with fewer, long calls are the machine's, not the server's
+)
 _QUICK_S: Final = 0.2
 _REST: Final = 3
 _BRIEF_S: Final = 0.05
@@ -208,7 +211,7 @@ class Servers:
                 server.problem = ""
             server.heard = now
             server.answered_s = ended_s = self._clock.now()
-            if ended_s - begun_s > _BRIEF_S:
+            if len(report.models) > _MANY and ended_s - begun_s > _BRIEF_S:
                 rest_s = _SHARE * (ended_s - begun_s)
                 server.ask_at_s = ended_s + min(rest_s, _LONGEST_REST_S)
             if before != now:
@@ -242,7 +245,7 @@ class Servers:
             finally:
                 self._close_if_gone(address, server)
             ended_s = self._clock.now()
-            if ended_s - begun_s > _QUICK_S:
+            if len(wanted.configs) > _MANY and ended_s - begun_s > _QUICK_S:
                 server.tell_at_s = ended_s + _REST * (ended_s - begun_s)
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""

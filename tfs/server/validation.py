@@ -155,9 +155,17 @@ class Validation:
         tally = Tally()
         options = WarmupOptions()
         before = _Watched(serving, self._clock)
+        entries = iter(
+            read_requests(requests) if requests else read_warmup_requests(path)
+        )
+        first = next(entries, None)
+        if first is not None:
+            entries = itertools.chain((first,), entries)
+        elif not requests:
+            # Its author chose these: they are no sign of what clients send.
+            entries, inputs = _examples(candidate, path), None
         after = _Watched(candidate, self._clock, inputs)
         replays = [Replay(each, options, self._clock) for each in (before, after)]
-        entries = _requests(requests, candidate, path)
         for entry in itertools.islice(entries, MAX_RECORDS):
             for watched, replay in zip((before, after), replays, strict=True):
                 watched.send(replay, entry)
@@ -174,13 +182,8 @@ class Validation:
         return tally
 
 
-def _requests(recorded: str, candidate: Servable, path: str) -> Iterator[PredictionLog]:
-    """Yields what is asked: the recorded, else what a version brings, else its examples."""
-    found = None
-    for found in read_requests(recorded) if recorded else read_warmup_requests(path):
-        yield found
-    if recorded or found is not None:
-        return
+def _examples(candidate: Servable, path: str) -> Iterator[PredictionLog]:
+    """Yields the requests that a version was saved with."""
     for name, signature in candidate.signatures.items():
         if signature.examples:
             spec = ModelSpec(candidate.id.name, signature_name=name)

@@ -268,6 +268,25 @@ def test_a_request_waits_for_a_model_that_rests(fleet: Fleet) -> None:
     assert isinstance(never.error(), Unavailable)
 
 
+def test_a_request_whose_servers_end_with_its_model_waits_for_the_next(
+    fleet: Fleet,
+) -> None:
+    """However long the router takes to hear of it: for a minute it asks again each second."""
+    fleet.router.set_routes({"temp": ("a",)})
+    call = fleet.ask("temp")
+    for number in range(3):
+        fleet.answer(number, Unavailable("cannot be reached"))
+        fleet.clock.advance(1.01)
+        fleet.loop.step()
+    assert not call.is_finished
+    fleet.answer(3, b"there")
+    assert call.reply_bytes() == b"there"
+    call = fleet.ask("temp")
+    fleet.clock.advance(60.01)
+    fleet.answer(4, Unavailable("cannot be reached"))
+    assert isinstance(call.error(), Unavailable)
+
+
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_request_whose_model_went_to_rest_is_sent_once_more(
     fleet: Fleet, is_back: bool

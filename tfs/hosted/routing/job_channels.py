@@ -110,9 +110,10 @@ class JobChannels:
             )
             report = report_of(reply, report)
             is_part = reply.revision < reply.newest
-        with self._lock:
-            if job := self._by_address.get(address):
-                job.report = report
+            # Each part counts, also where the next is not answered in time.
+            with self._lock:
+                if job := self._by_address.get(address):
+                    job.report = report
         return report
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:

@@ -7,8 +7,9 @@ itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.routing.h
 first answer wins, and the other request is given up. So a prediction may run twice,
 which has no visible effect. A request for a model that nothing is known to answer for waits
 for a second while the router looks again: a model is there for who was told that it is.
-One for a model of Temp that may have no server has it given one, and waits for that; and it
-is sent once more if a server gave the model up meanwhile.
+One for a model of Temp that may have no server has it given one, and waits for that for a
+minute; until then it is sent again each second while servers for it cannot be reached, and
+once if they do not know the model.
 """
 
 from __future__ import annotations
@@ -133,14 +134,14 @@ class PythonRouter:
             return
         self._wait(call, name)
 
-    def retry(self, call: Call, name: str) -> bool:
+    def retry(self, call: Call, name: str, begun_s: float) -> bool:
         """Asks again in a while, for a model that may have just lost its last server."""
-        if not self._missed(name):
+        if self._now() - begun_s > _WAKING_S or not self._missed(name):
             return False
 
         def again() -> None:
             if self._routes.get(name):
-                self._begin(call, name, is_second=True)
+                self._begin(call, name, begun_s)
             else:
                 self._wait(call, name)
 
@@ -157,11 +158,11 @@ class PythonRouter:
         self._waiting[call] = (name, timer)
         call.on_cancel(lambda: self._forget(call))
 
-    def _begin(self, call: Call, name: str, *, is_second: bool = False) -> None:
+    def _begin(self, call: Call, name: str, begun_s: float | None = None) -> None:
         hedging = self.hedging.get(name)
         if hedging is None:
             hedging = self.hedging[name] = Hedging(self._options)
-        _Request(self, call, name, hedging, is_second=is_second).start()
+        _Request(self, call, name, hedging, begun_s).start()
 
     def _give_up(self, call: Call, name: str) -> None:
         if call not in self._waiting:
@@ -231,15 +232,15 @@ class _Request:
         call: Call,
         name: str,
         hedging: Hedging,
-        *,
-        is_second: bool,
+        begun_s: float | None,
     ) -> None:
         self._router = router
-        self._is_second = is_second
+        self._is_first = begun_s is None
         self._call = call
         self._name = name
         self._hedging = hedging
         self._started_s = router.now()
+        self._begun_s = self._started_s if begun_s is None else begun_s
         self._tried: set[str] = set()
         self._running: list[_Attempt] = []
         self._timer: Timer | None = None
@@ -290,7 +291,10 @@ class _Request:
                     return  # the other request will answer
                 if self._try_next():
                     return
-                if not self._is_second and self._router.retry(self._call, self._name):
+                may_retry = self._is_first or outcome.code is Code.UNAVAILABLE
+                if may_retry and self._router.retry(
+                    self._call, self._name, self._begun_s
+                ):
                     self._end()
                     return
             self._end()

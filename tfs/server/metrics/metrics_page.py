@@ -162,7 +162,7 @@ OTHER_FAMILIES: Final = (
     OtherFamily(
         REQUEST_LATENCY,
         ("model_name", "API", "entrypoint"),
-        "their latencies in microseconds, likewise",
+        "their latencies in microseconds, likewise; `entrypoint` is GRPC whatever they came by",
     ),
 )
 """What the page has beside the stats, for its help and for docs/metrics.md."""
