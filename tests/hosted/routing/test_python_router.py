@@ -226,6 +226,9 @@ def test_what_is_not_served_is_told(fleet: Fleet) -> None:
     fleet.clock.advance(1.01)
     fleet.loop.step()
     assert isinstance(unknown.error(), NotFound)
+    assert not unloaded.is_finished, "a busy machine is slow to tell"
+    fleet.clock.advance(4.0)
+    fleet.loop.step()
     error = unloaded.error()
     assert isinstance(error, Unavailable)
     assert error.retry_after_s == 1.0

@@ -6,7 +6,7 @@ gave up the model a moment ago, the request goes to the next one. A failure of t
 itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.routing.hedging`): the
 first answer wins, and the other request is given up. So a prediction may run twice,
 which has no visible effect. A request for a model that nothing is known to answer for waits
-for a second while the router looks again: a model is there for who was told that it is.
+for seconds while the router looks again: a model is there for who was told that it is.
 One for a model of Temp that may have no server has it given one, and waits for that for a
 minute; until then it is sent again each second while servers for it cannot be reached, and
 once if they do not know the model.
@@ -34,6 +34,7 @@ has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
+_KNOWN_S: Final = 5.0  # for a model that the fleet has: a busy machine is slow to tell
 _WAKING_S: Final = 60.0  # of the deadline, at most
 
 
@@ -151,7 +152,9 @@ class PythonRouter:
 
     def _wait(self, call: Call, name: str) -> None:
         """Holds a call back until something answers for its model."""
-        wait_s = _WAKING_S if self._missed(name) else _UNKNOWN_S
+        wait_s = _KNOWN_S if name in self._routes else _UNKNOWN_S
+        if self._missed(name):
+            wait_s = _WAKING_S
         timer = self._loop.call_at(
             self._now() + wait_s, partial(self._give_up, call, name)
         )
