@@ -34,7 +34,7 @@ has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
-_KNOWN_S: Final = 5.0  # for a model that the fleet has: a busy machine is slow to tell
+_KNOWN_S: Final = 3.0  # for a model that the fleet has: a busy machine is slow to tell
 _WAKING_S: Final = 60.0  # of the deadline, at most
 
 
