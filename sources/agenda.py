@@ -33,6 +33,7 @@ class Look:
         key: The servable's name, or REPOSITORY.
         due_s: When the next one is due; infinite if nobody asks for one.
         soonest_s: Until when events have to wait.
+        is_insisted: Whether the next one waits for no pause.
         is_open: Whether one is under way; what is asked for meanwhile is another one.
         must_repeat: Whether the versions are to be emitted again even if nothing changed.
             Cleared without the agenda's lock just before they are emitted: whoever asked
@@ -45,6 +46,7 @@ class Look:
     key: str
     due_s: float = math.inf
     soonest_s: float = -math.inf
+    is_insisted: bool = False
     is_open: bool = False
     must_repeat: bool = False
     call: Call | None = None
@@ -111,9 +113,10 @@ class Agenda:
             keys = (*(self._looks.keys() & {REPOSITORY}), *wanted)
             self._looks = {key: self._looks.get(key) or Look(key) for key in keys}
             self._num_asked += 1
-        # This includes the unchanged ones, because an operator who reloads wants
-        # everything up to date, above all where nothing is polled.
-        self.insist()
+            # This includes the unchanged ones, because an operator who reloads wants
+            # everything up to date, above all where nothing is polled. Under the same
+            # lock, or a round could count for this configuration and list none of it.
+            self.insist()
 
     def add_repository(self, path: str) -> None:
         """Lists a directory of models as well, which is due now."""
@@ -158,6 +161,7 @@ class Agenda:
             for key in keys or self._looks:
                 if key in self._looks:
                     self._looks[key].due_s = now_s
+                    self._looks[key].is_insisted = True
             self._changed.notify_all()
 
     def repeat(self, name: str) -> None:
@@ -170,7 +174,7 @@ class Agenda:
                 return
             self._looks[name].must_repeat = True
             self._num_asked += 1
-        self.insist(name)
+            self.insist(name)
 
     # -- who lists ------------------------------------------------------------------
 
@@ -264,14 +268,14 @@ class Agenda:
             look.is_open, look.call = False, None
             look.soonest_s = soonest_s
             asked_s = look.due_s
-            if asked_s < math.inf:
+            if not look.is_insisted and asked_s < math.inf:
                 asked_s = max(asked_s, soonest_s)
             look.due_s = min(due_s, asked_s)
 
     def _begin_locked(self, look: Look | None, now_s: float) -> Look | None:
         if look is None or look.is_open or look.due_s > now_s:
             return None
-        look.is_open, look.due_s = True, math.inf
+        look.is_open, look.is_insisted, look.due_s = True, False, math.inf
         return look
 
     def _due_s_locked(self) -> float:
