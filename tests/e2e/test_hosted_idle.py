@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import psutil
 
 from tests.e2e.serving import QUICK, export_scale
+from tests.runtime.process_host import until
 from tfs.cli.hosted.run import door, is_ready
 from tfs.cli.hosted.up import _server_command
 from tfs.client import Client
@@ -91,14 +91,6 @@ class Idle:
                     found.append(each)
         return found
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        patient = threading.Event()
-        for _ in range(int(PATIENCE_S / 0.02)):
-            if holds():
-                return
-            patient.wait(0.02)
-        raise AssertionError(self.state.read())
-
     def close(self) -> None:
         until_s = self.clock.now() + PATIENCE_S
         self.service.drain(until_s)
@@ -118,11 +110,14 @@ def test_a_model_of_temp_goes_to_zero_and_its_next_request_is_answered(
         job = Job("temp", GIB, "", 0, is_ours=True, max_replicas=2, is_temp=True)
         idle.add(job, 1)
         assert idle.ask() == 1.0
-        idle.until(lambda: not idle.num_replicas())
+        until(lambda: not idle.num_replicas(), "the model sleeps")
         with ThreadPoolExecutor(8) as threads:
             asked = [threads.submit(idle.ask) for _ in range(24)]
             assert [each.result() for each in asked] == [1.0] * 24
-        idle.until(lambda: not idle.num_replicas() and not idle.running())
+        until(
+            lambda: not idle.num_replicas() and not idle.running(),
+            "the servers go after the model",
+        )
         whys = [each.why for each in idle.state.store.history(100)]
         went = whys.index("temp has no models")
         assert "load: scale to 0" in whys[went:], "the model first"
@@ -136,15 +131,23 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
     with contextlib.closing(Idle(short_folder, 8.0)) as idle:
         job = Job("job", GIB, "", 2, is_ours=True, min_replicas=1, max_replicas=2)
         idle.add(job, 2)
-        idle.until(lambda: len(idle.service.router.routes.get("scale", ())) == 2)  # type: ignore[union-attr]
+        router = idle.service.router
+        assert router is not None
+        until(lambda: len(router.routes.get("scale", ())) == 2, "both answer")
         frozen = idle.running()[1]
         frozen.suspend()
         try:
-            idle.until(lambda: len(idle.state.read().jobs_seen["job"].answering) == 1)
+            until(
+                lambda: len(idle.state.read().jobs_seen["job"].answering) == 1,
+                "one is known to be silent",
+            )
             patient = threading.Event()
             for _ in range(25):
                 assert idle.num_replicas() == 2
                 patient.wait(0.4)
         finally:
             frozen.resume()
-        idle.until(lambda: idle.num_replicas() == 1 and len(idle.running()) == 1)
+        until(
+            lambda: idle.num_replicas() == 1 and len(idle.running()) == 1,
+            "one server is left",
+        )

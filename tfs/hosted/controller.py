@@ -265,6 +265,7 @@ def _op(request_id: str, done: Committed, notes: Sequence[str]) -> pb.Op:
         revision=done.revision,
         generation=done.generation,
         notes=notes,
+        version=done.version,
     )
 
 

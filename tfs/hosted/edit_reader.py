@@ -282,9 +282,8 @@ def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int])
         return asked.version
     config = read_config(model)
     if config.traffic.HasField("canary") and config.traffic.HasField("primary"):
-        return (
-            config.traffic.primary
-        )  # it is the trial that somebody wants to be rid of
+        # It is the trial that somebody wants to be rid of.
+        return config.traffic.primary
     below = [
         each
         for each in versions_in(config.base_path) or ()

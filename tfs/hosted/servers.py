@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 
 _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
-_MANY: Final = (
-    1000  # models; with fewer, long calls are the machine's, not the server's
-)
+# Of models; with fewer, long calls are the machine's doing, not the server's.
+_MANY: Final = 1000
 _QUICK_S: Final = 0.2
 _REST: Final = 3
 _BRIEF_S: Final = 0.05

@@ -8,6 +8,7 @@ otherwise move models back and forth.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -144,7 +145,8 @@ class HostedService:
             )
         self._follower = _StoreFollower(state, self._follow)
         self._followed = Snapshot()
-        self._waking: set[str] = set()  # for the loop
+        self._waking: set[str] = set()  # this and the next are for the loop
+        self._looked_at_s = -math.inf
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._http: HttpTransport | None = None
         self._draining = False
@@ -267,7 +269,12 @@ class HostedService:
 
     def _missed(self, name: str) -> bool:
         """Looks for a model that has no server; see :class:`PythonRouter`."""
-        self._synchronizer.nudge()
+        now_s = self._clock.now()
+        if (
+            now_s >= self._looked_at_s + _TICK_S
+        ):  # however many ask for what is not there
+            self._looked_at_s = now_s
+            self._synchronizer.nudge()
         if not self._may_rest(name):
             return False
 

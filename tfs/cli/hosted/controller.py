@@ -121,7 +121,7 @@ def ask(
     silence_grpc()
     import grpc
 
-    from tfs.codec.call_error import read_error
+    from tfs.codec.call_error import is_nobody_there, read_error
 
     with _channel(arguments) as channel:
         call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)
@@ -131,7 +131,7 @@ def ask(
             )
         except grpc.RpcError as rpc_error:
             error = read_error(rpc_error, arguments.controller)
-            if error.message.startswith("no server answers"):
+            if is_nobody_there(rpc_error):
                 raise Unavailable(
                     f"cannot reach a controller at {arguments.controller}: start tfs "
                     f"hosted up, or say where it is with --controller ({error.message})"

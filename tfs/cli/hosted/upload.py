@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -69,24 +68,24 @@ def upload(
     fleet = ask(arguments, "ListModels", pb.ListFleetRequest(), pb.FleetInfo)
     known = next((each for each in fleet.models if each.model == arguments.model), None)
     before = _asked_before(arguments)
-    if not before:
+    if before is None:
         _check_generation(arguments, known)
     if known is not None:
         base_path = parse_model_config(known.config).base_path
     else:
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
-    is_new = before.startswith("add-model ") if before else known is None
+    is_new = known is None if before is None else not before.HasField("version")
     version = arguments.version
     if version is None:
         version = int(source.name) if source.name.isdecimal() else None
-    if version is None and (found := re.match(r"add-version (\d+) ", before)):
-        version = int(found[1])
+    if version is None and before is not None and before.HasField("version"):
+        version = before.version
     with _Place(base_path) as place:
         if version is None:
             version = max(place.versions(), default=0) + 1
         to = f"{base_path}/{version}"
-        if before:
-            print(f"was asked for before: {before}")
+        if before is not None:
+            print(f"was asked for before: {before.what}")
         elif place.has(source, version):
             print(f"{to} is there already")
         elif arguments.dry_run:
@@ -119,18 +118,18 @@ def _check_generation(
         )
 
 
-def _asked_before(arguments: argparse.Namespace) -> str:
-    """Returns what the request with the given id asked for; empty if it is a new one."""
+def _asked_before(arguments: argparse.Namespace) -> pb.Op | None:
+    """Returns what the request with the given id asked for; None if it is a new one."""
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     if not arguments.request_id:
-        return ""
+        return None
     request = pb.GetOpRequest(request_id=arguments.request_id)
     try:
         op: pb.Op = ask(arguments, "GetOp", request, pb.Op)
     except NotFound:
-        return ""
-    return op.what
+        return None
+    return op
 
 
 def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
