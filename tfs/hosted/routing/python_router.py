@@ -8,8 +8,8 @@ first answer wins, and the other request is given up. So a prediction may run tw
 which has no visible effect. A request for a model that nothing is known to answer for waits
 for seconds while the router looks again: a model is there for who was told that it is.
 One for a model of Temp that may have no server has it given one, and waits for that for a
-minute; until then it is sent again each second while servers for it cannot be reached, and
-once if they do not know the model.
+minute; it is sent again each second while servers for it cannot be reached, and for three
+seconds while they do not know the model: routes lag behind servers that give it up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
-_KNOWN_S: Final = 3.0  # for a model that the fleet has: a busy machine is slow to tell
+_KNOWN_S: Final = 3.0  # for what the fleet knows: a busy machine is slow to tell
 _WAKING_S: Final = 60.0  # of the deadline, at most
 
 
@@ -135,9 +135,10 @@ class PythonRouter:
             return
         self._wait(call, name)
 
-    def retry(self, call: Call, name: str, begun_s: float) -> bool:
+    def retry(self, call: Call, name: str, begun_s: float, code: Code) -> bool:
         """Asks again in a while, for a model that may have just lost its last server."""
-        if self._now() - begun_s > _WAKING_S or not self._missed(name):
+        limit_s = _WAKING_S if code is Code.UNAVAILABLE else _KNOWN_S
+        if self._now() - begun_s > limit_s or not self._missed(name):
             return False
 
         def again() -> None:
@@ -238,7 +239,6 @@ class _Request:
         begun_s: float | None,
     ) -> None:
         self._router = router
-        self._is_first = begun_s is None
         self._call = call
         self._name = name
         self._hedging = hedging
@@ -294,9 +294,8 @@ class _Request:
                     return  # the other request will answer
                 if self._try_next():
                     return
-                may_retry = self._is_first or outcome.code is Code.UNAVAILABLE
-                if may_retry and self._router.retry(
-                    self._call, self._name, self._begun_s
+                if self._router.retry(
+                    self._call, self._name, self._begun_s, outcome.code
                 ):
                     self._end()
                     return
