@@ -151,6 +151,18 @@ def test_a_load_that_fails_is_told_and_tried_by_the_next_request() -> None:
     assert second.outcomes == [None]
 
 
+def test_who_waits_hears_why_a_load_failed_and_no_paths() -> None:
+    """The log and the status have them: clients know nothing of the server's folders."""
+    env = registered("a")
+    env.broken.add("/models/a/1")
+    waiting = Request(env, "a")
+    env.settle()
+    (error,) = waiting.outcomes
+    assert isinstance(error, DataLoss)
+    assert "is damaged" in error.message
+    assert "/models" not in error.message
+
+
 def test_a_request_waits_no_longer_than_its_caller() -> None:
     """The load goes on for those who come later."""
     env = registered("a")

@@ -20,11 +20,11 @@ _NO_CONNECTION: Final = (
     "connections to all backends failing",  # of a balanced client
 )
 # grpcio's words for a peer that is there and closes the connection.
-HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
+_HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
 # Its words for a peer that speaks no TLS though it should; these are among those below.
-NO_TLS: Final = ("WRONG_VERSION_NUMBER",)
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER",)
 # Its words for a peer whose certificate is not trusted, or is another host's.
-UNTRUSTED: Final = (
+_UNTRUSTED: Final = (
     "handshake failed",
     "TSI_PROTOCOL_FAILURE",
     "Hostname Verification Check failed",
@@ -70,7 +70,7 @@ def read_error(
 def is_nobody_there(error: Any) -> bool:
     """Tells whether a ``grpc.RpcError`` is that nothing listens at the address."""
     details = error.details() or ""
-    somebody = (*HUNG_UP, *NO_TLS, *UNTRUSTED)
+    somebody = (*_HUNG_UP, *_NO_TLS, *_UNTRUSTED)
     return (
         Code(error.code().value[0]) is Code.UNAVAILABLE
         and details.startswith(_NO_CONNECTION)
@@ -88,17 +88,17 @@ def _how_to_send(wanted: str) -> str:
 
 def _why_not_connected(address: str, details: str) -> str:
     """Returns what a user can do about a connection that grpc could not make."""
-    if any(words in details for words in HUNG_UP):
+    if any(words in details for words in _HUNG_UP):
         return (
             f"what listens at {address} hung up; see whether it wants TLS "
             f"(credentials) or a certificate of ours ({details})"
         )
-    if any(words in details for words in NO_TLS):
+    if any(words in details for words in _NO_TLS):
         return (
             f"what listens at {address} speaks no TLS; call it without credentials "
             f"({details})"
         )
-    if any(words in details for words in UNTRUSTED):
+    if any(words in details for words in _UNTRUSTED):
         return (
             f"what listens at {address} is not trusted: its certificate is signed by "
             f"others than the credentials name, or is another host's ({details})"

@@ -378,15 +378,9 @@ _PACK: Final[dict[DType, Callable[[Any], Any]]] = {
     STRING: tuple,
     BOOL: _pack_bools,
     BFLOAT16: _pack_bfloat16,
-    dtypes.FLOAT16: _packer("e"),
-    dtypes.FLOAT32: _packer("f"),
-    dtypes.FLOAT64: _packer("d"),
-    dtypes.INT8: _packer("b"),
-    dtypes.INT16: _packer("h"),
-    dtypes.INT32: _packer("i"),
-    dtypes.INT64: _packer("q"),
-    dtypes.UINT8: _packer("B"),
-    dtypes.UINT16: _packer("H"),
-    dtypes.UINT32: _packer("I"),
-    dtypes.UINT64: _packer("Q"),
+    **{
+        each: _packer(each.code)
+        for each in dtypes.DTYPES.values()
+        if each.code and each is not BOOL
+    },
 }

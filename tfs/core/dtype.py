@@ -11,7 +11,7 @@ class DType:
     Attributes:
         name: The name in manifests and in torch ("float32", "bfloat16", "string").
         item_bytes: Size of one element; 0 for strings, which vary.
-        code: What the modules struct and array call it; "" if they do not know it.
+        code: What the module struct calls it; "" if it does not know it.
 
     """
 

@@ -7,6 +7,7 @@ the state of a failed version carries one. docs/errors.md says which kind means 
 
 from __future__ import annotations
 
+import copy
 import enum
 import errno
 import json
@@ -292,6 +293,13 @@ _PATH: Final = re.compile(
 def without_paths(text: str) -> str:
     """Returns a text with an ellipsis for each path and each URL: for anybody to read."""
     return _PATH.sub("…", text)
+
+
+def shown_to_callers(error: ServingError) -> ServingError:
+    """Returns the same error without paths of the server."""
+    shown = copy.copy(error)
+    shown.message = without_paths(error.message)
+    return shown
 
 
 _TRACEBACK, _CAUSE, _CONTEXT = (

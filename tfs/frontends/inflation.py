@@ -10,6 +10,7 @@ choose freely.
 from __future__ import annotations
 
 import enum
+import logging
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,8 @@ from tfs.core.errors import (
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import LONG_BYTES
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -148,6 +151,8 @@ def _run_apart(
         try:
             outcome = work()
         except Exception as error:  # such as a MemoryError; the caller must hear of it
+            if not isinstance(error, ServingError):
+                log.exception("event=inflate_failed")
             outcome = serving_error(error, "cannot decompress the request")
             forget_frames(outcome)  # its traceback would keep the message in memory
         loop.post(partial(done, outcome))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from tfs.core.call import Call, Metadata, Peer
-from tfs.core.errors import ServingError, without_paths
+from tfs.core.errors import ServingError, shown_to_callers
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import CancelToken
 
@@ -91,6 +90,4 @@ class TranslatedCall(DelegatingCall[HttpCall]):
         self._call.respond(self._answer(message))
 
     def fail(self, error: ServingError) -> None:
-        shown = copy.copy(error)
-        shown.message = without_paths(error.message)
-        self._call.fail(shown)
+        self._call.fail(shown_to_callers(error))

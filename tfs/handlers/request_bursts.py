@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.call import TRACING, is_low_priority
-from tfs.core.dtype import DTYPES, DType
+from tfs.core.dtype import BOOL, DTYPES, DType
 from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
@@ -23,10 +23,7 @@ from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter
 
 _PLAIN_DTYPES: Final = frozenset(
-    each
-    for each in DTYPES.values()
-    if each.name in ("float16", "float32", "float64")
-    or each.name.startswith(("int", "uint"))
+    each for each in DTYPES.values() if each.code and each is not BOOL
 )
 """Of which any bytes are elements."""
 

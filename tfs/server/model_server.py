@@ -231,7 +231,7 @@ class ModelServer:
         )
 
     def call_when_claimed(self, fn: Callable[[], None]) -> None:
-        """Has ``fn`` called, on any thread, when a fleet claims it; before ``start``."""
+        """Has ``fn`` called, on any thread, when a fleet claims it; in place of another."""
         if self._fleet is not None:
             self._fleet.on_claimed = fn
 

@@ -1,8 +1,8 @@
 """The server process: starts everything in order, waits for a signal, drains.
 
 It starts in this order: loop, transports (the ports are open at once, and health says
-NOT_SERVING), manager and source, and then torch, which takes longest. It ends in this
-order: health says NOT_SERVING, transports drain, source and manager unload,
+NOT_SERVING), manager and source, and then torch, which takes longest (where a fleet is
+awaited, once it has come). It ends in this order: health says NOT_SERVING, transports drain, source and manager unload,
 interpreters, loop.
 """
 
@@ -124,6 +124,7 @@ def run_server(
             if not is_out_of_threads(error):
                 raise
         raise
+    server.call_when_claimed(lambda: None)  # "" says from now on that it has drained
     server.leave()  # whoever reads the line finds it not ready
     say(f"tfs: {name}: draining; again to end at once")
     timeout_s = options.drain_wait_s + options.drain_timeout_s

@@ -27,6 +27,7 @@ from tfs.core.errors import (
     NotFound,
     ResourceExhausted,
     ServingError,
+    shown_to_callers,
 )
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import LoopEntry
@@ -253,7 +254,7 @@ class Residency:
         failed = [each.error for each in states if each.error is not None]
         if failed:
             self._withhold(model, "its load failed; the next request tries again")
-            self._tell(model, failed[0])
+            self._tell(model, shown_to_callers(failed[0]))
 
     def _withhold(self, model: _Model, reason: str) -> None:
         with self._lock:

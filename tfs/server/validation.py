@@ -1,10 +1,10 @@
 """Compares a version with the one that serves before it takes its place.
 
-Both are asked the same requests: recorded ones, or its examples. If the answers differ by more than the model's
-``validation`` allows, the load fails with the figures, and the other goes on serving. The
-figures and their limits are those of a canary. So does the load if the inputs of these
-requests, and of those that the other answered of late, are too far from those that the
-version was made for. ("TensorFlow-Serving", section 3.2: "data and model validation" before
+Both are asked the same requests: recorded ones, or its examples. If the answers differ by
+more than the model's ``validation`` allows, the load fails with the figures, and the other
+goes on serving. The figures and their limits are those of a canary. So does the load if the
+inputs of recorded requests, and of those that the other answered of late, are too far from
+those that the version was made for. ("TensorFlow-Serving", section 3.2: "data and model validation" before
 a version serves.)
 """
 

@@ -52,6 +52,12 @@ def test_rows_become_one_tensor(instances: object, expected: TensorView) -> None
     assert read({"instances": instances}) == {"x": expected}
 
 
+def test_an_integer_just_beyond_what_float64_holds_is_rounded_once() -> None:
+    """By way of float64 it would become another float32."""
+    expected = TensorView(FLOAT32, (1,), bytes.fromhex("0100005a"))
+    assert read({"instances": [2**53 + 2**29 + 1]}) == {"x": expected}
+
+
 def test_named_rows_become_a_tensor_for_each_input() -> None:
     """Each row has a value for each (MultipleNamedTensor)."""
     rows = [{"a": [1.5, 2], "b": 7}, {"b": 8, "a": [3, 4]}]

@@ -168,6 +168,16 @@ def test_a_target_may_be_a_whole_url() -> None:
     assert answer.endswith(b"GET /a/b ")
 
 
+@pytest.mark.parametrize("target", [b"/a://b/c", b"/c?x=a://b/d", b"/?a=b://c/d"])
+def test_a_path_with_a_url_in_it_stays_as_it_is(target: bytes) -> None:
+    """Who filters paths in front of the server must see the one that it answers."""
+    with Rig() as rig:
+        answer = rig.ask(
+            b"GET " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
+    assert answer.endswith(b"GET " + target.partition(b"?")[0] + b" ")
+
+
 def post(head: str, body: bytes = b"") -> bytes:
     return f"POST / HTTP/1.1\r\nHost: h\r\n{head}\r\n".encode() + body
 

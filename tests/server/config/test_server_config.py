@@ -282,6 +282,17 @@ def test_a_name_that_breaks_lines_is_refused(name: str, is_fine: bool) -> None:
     assert (name in errors) != is_fine
 
 
+def test_settings_keep_nothing_of_the_message_they_were_read_from() -> None:
+    """Settings outlive it by many configs, and a part of a message keeps all of it."""
+    text = 'config { name: "m" base_path: "/m" traffic { primary: 1 canary { version: 2 } } }'
+    config = read_config_text(f"model_config_list {{ {text} }}", "test")
+    (listed,) = config.message.model_config_list.config
+    listed.traffic.canary.version = 3
+    canary = config.models["m"].canary
+    assert canary is not None
+    assert canary.version == 2
+
+
 def test_the_gate_of_examples_is_closed_unless_somebody_opens_it() -> None:
     """A change of it loads versions anew, as any change of how they are loaded."""
     for extra, gates in (

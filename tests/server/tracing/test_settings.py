@@ -60,7 +60,6 @@ def test_the_standard_variables_say_what_is_traced(
         ("OTEL_TRACES_SAMPLER_ARG", "often"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
     ],
@@ -147,3 +146,11 @@ def test_what_is_no_span_starts_a_trace_of_its_own(value: str | bytes) -> None:
     """A bad header must not cost the request, nor its trace."""
     assert parent_of((("traceparent", value),)) is None
     assert parent_of(()) is None
+
+
+@pytest.mark.parametrize("value", ["secret", "key=secret%0Ax", "key=secr\u00e9t"])
+def test_headers_are_named_without_what_they_say(value: str) -> None:
+    """They have the keys of collectors, and what is wrong with them goes to the log."""
+    with pytest.raises(InvalidArgument, match=r"HEADERS=\.\.\.: expected ") as caught:
+        read_collector({"OTEL_EXPORTER_OTLP_HEADERS": value})
+    assert "secr" not in str(caught.value)

@@ -113,8 +113,9 @@ def _floats(value: Value, dtype: DType) -> Any:
         array = np.array(value, target)
     except (TypeError, ValueError, OverflowError):  # objects, ragged, or too large
         return None
-    # Larger integers would be rounded to float64 first.
-    is_exact = array.size and array.min() >= -EXACT and array.max() <= EXACT
+    # Larger integers would be rounded to float64 first; some that are only just larger
+    # became the limit itself.
+    is_exact = array.size and array.min() > -EXACT and array.max() < EXACT
     return array if is_exact and array.ndim <= MAX_RANK else None
 
 

@@ -26,11 +26,7 @@ from tfs.core.tensor_view import TensorView
 PREDICTIONS: Final = "predictions"
 OUTPUTS: Final = "outputs"
 _BYTES_SUFFIX: Final = "_bytes"
-_PLAIN: Final = {
-    dtype: np.dtype(name)
-    for name, dtype in DTYPES.items()
-    if name.rstrip("0123456789") in ("bool", "float", "int", "uint")
-}
+_PLAIN: Final = {dtype: np.dtype(name) for name, dtype in DTYPES.items() if dtype.code}
 
 
 def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> bytes:

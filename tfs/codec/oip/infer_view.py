@@ -98,7 +98,7 @@ def check_parameters(
                 f"{kind} {name!r}: this server uses no shared memory of clients; tensors "
                 "travel in messages"
             )
-        if each == "classification":
+        if each == "classification" and known == BINARY:
             raise Unimplemented(
                 f"{kind} {name!r}: classification is not offered; a model with labels "
                 "answers Classify"

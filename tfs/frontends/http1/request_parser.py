@@ -84,9 +84,10 @@ class RequestHead:
         keeps_alive: bool,
     ) -> None:
         self.verb = verb
-        if "://" in target[:8]:  # in absolute form, as clients of a proxy send it
-            target = f"/{target.partition('://')[2].partition('/')[2]}"
         self.path, _, self.query = target.partition("?")
+        if self.path[:1] != "/" and "://" in self.path[:8]:
+            # In absolute form, as clients of a proxy send it.
+            self.path = f"/{self.path.partition('://')[2].partition('/')[2]}"
         self.headers = headers
         self.minor = minor
         self.keeps_alive = keeps_alive

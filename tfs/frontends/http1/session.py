@@ -125,7 +125,8 @@ class HttpSession:
                 ):
                     self._fill_body(body)
                 else:
-                    data = wire.read(_READ_BYTES)
+                    is_long = len(body) >= LONG_BYTES
+                    data = wire.read(_LONG_READ_BYTES if is_long else _READ_BYTES)
                     self._num_received += len(data)
                     self._receive(data)
         except BlockingIOError:

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class RequestGate:
     """The limits and counters of a whole server.
 
-    ``enter``, ``model``, ``retain`` and ``forget_version`` are for one thread, normally
-    the serving loop. The other methods are thread-safe.
+    ``enter``, ``model``, ``retain``, ``set_logs`` and ``forget_version`` are for one
+    thread, normally the serving loop. The other methods are thread-safe.
 
     Args:
         max_in_flight: Requests worked on at the same time, over all models; 0 sets

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tfs.codec.json.packed import (
+    parse_msgpack,
+    parse_npy,
     write_msgpack,
     write_msgpacks,
     write_npy,
     write_npys,
 )
-from tfs.codec.json.predict_body import Layout
+from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict_response import Answerer, PredictReplies, Reply
 from tfs.core.servable import Tensors
-from tfs.core.tensor_view import LARGE_BYTES
+from tfs.core.tensor_view import LARGE_BYTES, Buffer
 from tfs.handlers.request_format import ReplyWriter
 
 
@@ -53,6 +55,11 @@ def wanted_form(accept: str, sent: Form) -> Form:
     return sent
 
 
+PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
+    Form.JSON: PredictBody.parse,
+    Form.MSGPACK: parse_msgpack,
+    Form.NPY: parse_npy,
+}
 _MESSAGES: Final = PredictReplies(as_tensor_content=True)
 
 

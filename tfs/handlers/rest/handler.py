@@ -46,13 +46,14 @@ from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import RequestBursts
 from tfs.handlers.request_format import ReplyWriter
 from tfs.handlers.rest.forms import (
+    PARSERS,
     Form,
     FormedReplies,
     form_of,
     wanted_form,
 )
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
-from tfs.handlers.rest.plain_requests import PARSERS, learn
+from tfs.handlers.rest.plain_requests import learn
 from tfs.handlers.service_names import MODEL, PREDICTION
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.apis import (

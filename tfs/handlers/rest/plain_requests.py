@@ -6,12 +6,11 @@ and MessagePack as it is usually written, end in the elements, and what is befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tfs.codec.json.packed import parse_msgpack, parse_npy
-from tfs.codec.json.predict_body import Layout, PredictBody, read_plain_json
+from tfs.codec.json.predict_body import Layout, read_plain_json
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.dtype import DType
 from tfs.core.errors import ServingError
@@ -24,18 +23,12 @@ from tfs.handlers.request_bursts import (
     RequestBursts,
     may_come_together,
 )
-from tfs.handlers.rest.forms import Form, FormedReplies
+from tfs.handlers.rest.forms import PARSERS, Form, FormedReplies
 
 _MAX_TEMPLATES: Final = 64
 _MAX_JSON_BYTES: Final = 6 << 10  # longer JSON asks for room before it is parsed
 
 _FLIPPED: Final = bytes(range(255, -1, -1))
-
-PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
-    Form.JSON: PredictBody.parse,
-    Form.MSGPACK: parse_msgpack,
-    Form.NPY: parse_npy,
-}
 
 
 @dataclass(slots=True, eq=False)

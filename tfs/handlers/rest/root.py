@@ -98,7 +98,7 @@ def answer_apart(run: Run, call: HttpCall, write: Callable[[], HttpReply]) -> No
             call.fail(error)
         except Exception:
             log.exception("event=page_failed path=%s", call.path)
-            call.fail(Internal("the page cannot be written; see the log"))
+            call.fail(Internal(f"{call.path} cannot be written; see the log"))
         else:
             call.respond(reply)
 

@@ -117,8 +117,9 @@ class Zygote:
         """Starts the program, or uses the one that was started; ends it if nobody wants it."""
         if self._program is not None or self._closed:
             return
-        self._start()
-        if self._num_users == 0 and self._linger is None:
+        with contextlib.suppress(OSError):  # the first fork tries again, and tells why
+            self._start()
+        if self._program is not None and self._num_users == 0 and self._linger is None:
             self._end_later()
 
     def acquire(self) -> None:

@@ -6,8 +6,9 @@ What the class says of itself is read without running the file.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,20 +45,39 @@ def class_literal(path: str, name: str) -> tuple[str, object] | None:
             a literal.
 
     """
-    file_name = os.path.basename(path)
-    try:
+    return _literal(_classes(path), path, name)
+
+
+def _classes(path: str) -> Sequence[ast.ClassDef]:
+    """Returns the classes of a source file. A long one holds Python's lock for 0.1 s."""
+    with _refused(path):
         if os.path.getsize(path) > MAX_SOURCE_BYTES:
             raise ValueError(
                 f"{os.path.getsize(path)} bytes are too many for a file without a "
                 "manifest; write the version with tfs.export.save_python"
             )
-        for kind in ast.parse(Path(path).read_bytes()).body:
-            if not isinstance(kind, ast.ClassDef):
-                continue
-            for statement in kind.body:
-                value = _assigned(statement, name)
-                if value is not None:
+        body = ast.parse(Path(path).read_bytes()).body
+        return [each for each in body if isinstance(each, ast.ClassDef)]
+
+
+def _literal(
+    classes: Sequence[ast.ClassDef], path: str, name: str
+) -> tuple[str, object] | None:
+    for kind in classes:
+        for statement in kind.body:
+            value = _assigned(statement, name)
+            if value is not None:
+                with _refused(path):
                     return kind.name, _evaluated(value, f"{kind.name}.{name}")
+    return None
+
+
+@contextlib.contextmanager
+def _refused(path: str) -> Iterator[None]:
+    """Raises InvalidArgument for what cannot be read of a source."""
+    file_name = os.path.basename(path)
+    try:
+        yield
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         raise InvalidArgument(
@@ -67,7 +87,6 @@ def class_literal(path: str, name: str) -> tuple[str, object] | None:
         raise InvalidArgument(f"bad {file_name}: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise InvalidArgument(f"bad {file_name}: it is nested too deep") from error
-    return None
 
 
 def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -136,24 +155,24 @@ class PythonModel:
 
     def _own(self, path: str) -> VersionDescription:
         file = os.path.join(path, FILE)
-        concurrency = literal_concurrency(file)
-        entry = {} if concurrency is None else {"concurrency": concurrency}
+        classes = _classes(file)
+        found = _literal(classes, file, "concurrency")
+        entry = {} if found is None else {"concurrency": found[1]}
         if os.path.isfile(os.path.join(path, SIGNATURES)):
             return VersionDescription({}, entry)
-        form = literal_signatures(file)
+        form = _signatures(classes, file)
         return VersionDescription(read_signatures(form, FILE), entry)
 
 
-def literal_signatures(path: str) -> object:
+def _signatures(classes: Sequence[ast.ClassDef], path: str) -> object:
     """Returns ``signatures`` of the class in a ``servable.py``, without running it.
 
     Raises:
-        InvalidArgument: The file is no Python source, or no class states its signatures
-            as a plain dict.
+        InvalidArgument: No class states its signatures as a plain dict.
 
     """
     try:
-        found = class_literal(path, "signatures")
+        found = _literal(classes, path, "signatures")
     except InvalidArgument as error:
         raise InvalidArgument(
             f"{error.message}; write the version with tfs.export.save_python"
@@ -164,17 +183,6 @@ def literal_signatures(path: str) -> object:
             f"tfs.export.save_python, or put a {SIGNATURES} beside it"
         )
     return found[1]
-
-
-def literal_concurrency(path: str) -> object:
-    """Returns ``concurrency`` of the class in a ``servable.py``, None if it has none.
-
-    Raises:
-        InvalidArgument: The file is no source, or the value is not a plain number.
-
-    """
-    found = class_literal(path, "concurrency")
-    return None if found is None else found[1]
 
 
 def _size_bytes(path: str) -> int:

@@ -21,6 +21,7 @@ def canary_report(
     include_latencies: bool,
 ) -> pb.CanaryReport:
     """Returns the state of a trial; ``states`` are those of the model's versions."""
+    rejected = trial.rejected  # before what goes with it
     version, total = trial.settings.version, trial.total
     report = pb.CanaryReport(
         since_s=trial.since_s,
@@ -40,9 +41,9 @@ def canary_report(
         report.canary.CopyFrom(model.traffic.canary)
     if primary is not None and primary != version:
         report.primary = primary
-    if trial.rejected:
+    if rejected:
         report.phase = pb.CanaryReport.REJECTED
-        report.reason = trial.rejected
+        report.reason = rejected
     elif hindrance := _hindrance(version, states):
         report.phase = pb.CanaryReport.WAITING
         report.reason = hindrance

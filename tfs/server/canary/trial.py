@@ -430,10 +430,12 @@ class Trial:
             # 40 us.
             self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
             figures = self._total.figures()
-            self.rejected = reason = rejection(judge(guard, figures), figures)
+            reason = rejection(judge(guard, figures), figures)
             if not reason:
                 return
+            # In this order, for who reads that it was rejected first.
             self.since_s = self._parts.clock.wall_s()
+            self.rejected = reason
             self._drop_copies_locked()
         log.warning(
             "event=canary_rejected servable=%s/%d reason=%r",

@@ -181,7 +181,8 @@ class ConfigInForce:
             on_done: Takes the outcome, once, on any thread: when the config was refused
                 (nothing has changed), when all models that are waited for answer or
                 have failed (the config stays), when a newer config supersedes it, or
-                shortly before the deadline.
+                shortly before the deadline. A fleet, which asks how its models fare,
+                is told as soon as the config is in force.
             path: The file that it came from; "" for none.
             deadline_s: Monotonic; None waits as long as it takes.
             waits_for_all: Whether to wait for all models, and for everything that

@@ -195,7 +195,10 @@ def read_models(
             if before is not None and known.get(name) == model:
                 models[name] = before.models[name]
                 continue
-            models[name] = read_model(model)
+            # A copy: what settings keep of it would keep the whole message.
+            own = model_server_config_pb2.ModelConfig()
+            own.CopyFrom(model)
+            models[name] = read_model(own)
             if platforms is not None:
                 check_platform(models[name], platforms)
         except ServingError as error:

@@ -108,7 +108,8 @@ def read_collector(environment: Mapping[str, str]) -> CollectorSettings:
             value = environment.get(name, "").strip()
             if value:
                 if not re.fullmatch(form, value):
-                    raise _wrong(name, value, expected)
+                    told = "..." if what == "HEADERS" else value  # it may be a secret
+                    raise _wrong(name, told, expected)
                 return value
         return default
 
@@ -117,13 +118,18 @@ def read_collector(environment: Mapping[str, str]) -> CollectorSettings:
     if not environment.get(f"{_OTLP_TRACES}ENDPOINT", "").strip():
         url = f"{url.removesuffix('/')}/v1/traces"
     pairs = read("HEADERS", "", r"[^=,]+=[^,]*(,[^=,]+=[^,]*)*,?", "name=value,...")
+    headers = {
+        name.strip(): unquote(value).strip()
+        for name, _, value in (pair.partition("=") for pair in pairs.split(","))
+        if name
+    }
+    if not all(
+        f"{n}{v}".isascii() and f"{n}{v}".isprintable() for n, v in headers.items()
+    ):
+        raise _wrong(f"{_OTLP}HEADERS", "...", "printable ASCII in names and values")
     return CollectorSettings(
         url=url,
-        headers={
-            name.strip(): unquote(value).strip()
-            for name, _, value in (pair.partition("=") for pair in pairs.split(","))
-            if name
-        },
+        headers=headers,
         timeout_s=float(read("TIMEOUT", "10", r"\d+(\.\d*)?", "seconds")),
         is_gzip=read("COMPRESSION", "none", "gzip|none", "gzip or none") == "gzip",
         ca_file=read("CERTIFICATE", ""),
