@@ -94,6 +94,7 @@ def test_who_leaves_the_queue_is_not_admitted() -> None:
     bed.run()
     assert bed.admitted == []
     assert bed.budget.used_bytes == 0
+    assert not bed.budget.is_short
 
 
 def test_first_windows_follow_the_limit() -> None:

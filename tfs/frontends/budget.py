@@ -109,6 +109,11 @@ class MemoryBudget:
         """Returns what a long request takes with its answer, which may be as long."""
         return min(2 * num_bytes, self.largest_bytes)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether anything waits to be admitted."""
+        return bool(self._queue)
+
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether so much more may wait for a client."""
         return self.used_bytes + num_bytes <= self.waiting_limit_bytes

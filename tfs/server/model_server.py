@@ -131,6 +131,7 @@ class ModelServer:
             self._loop,
             self.stats,
             self._spare_memory.note_large_message,
+            self._spare_memory.note_scarcity,
             budget,
         )
         self._tracing = OtelTracing(os.environ, self._clock)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tfs.server.system.malloc import (
+    PLENTY_SETTINGS,
+    SCARCE_SETTINGS,
     SETTINGS,
     apply_settings,
 )
@@ -130,6 +132,15 @@ def test_every_threshold_is_set() -> None:
     mallopt = Mallopt()
     assert apply_settings(mallopt, {}) == SETTINGS
     assert mallopt.settings == {-3: 32 << 20, -1: 256 << 20, -2: 1 << 20, -8: 1}
+
+
+def test_scarcity_and_its_end_are_about_the_same_thresholds() -> None:
+    """Mapped from 1 MiB, trimmed from 4 MiB; those that are set back to what they were."""
+    mallopt = Mallopt()
+    assert apply_settings(mallopt, {}, SCARCE_SETTINGS) == SCARCE_SETTINGS
+    assert mallopt.settings == {-3: 1 << 20, -1: 4 << 20}
+    assert apply_settings(mallopt, {}, PLENTY_SETTINGS) == PLENTY_SETTINGS
+    assert mallopt.settings == {-3: 32 << 20, -1: 256 << 20}
 
 
 @pytest.mark.parametrize(

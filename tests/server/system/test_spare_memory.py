@@ -24,11 +24,13 @@ class Server:
         self.num_trims = 0
         self.resident_bytes = 300 << 20
         self.kept_bytes = 0  # what no trim returns
+        self.scarcities: list[bool] = []
         self.memory = SpareMemory(
             self.loop,
             self.executor,
             self._trim,
             lambda: self.resident_bytes,
+            self.scarcities.append,
         )
 
     def pass_time(self, seconds: float) -> None:
@@ -95,3 +97,40 @@ def test_a_closing_server_is_not_trimmed() -> None:
     server.executor.close()
     server.pass_time(QUIET_S)
     assert server.num_trims == 0
+
+
+def test_growth_is_returned_at_once_while_memory_is_scarce() -> None:
+    """While memory is scarce, growth is returned each time there is much of it."""
+    server = Server()
+    server.memory.note_scarcity()
+    server.resident_bytes += MUCH_BYTES - 1
+    server.memory.note_scarcity()
+    assert server.num_trims == 0
+    for number in (1, 2):
+        server.resident_bytes += MUCH_BYTES
+        server.memory.note_scarcity()
+        assert server.num_trims == number
+    server.kept_bytes = 2 * MUCH_BYTES
+    server.resident_bytes += server.kept_bytes
+    for _ in range(3):
+        server.memory.note_scarcity()
+        assert server.num_trims == 3
+
+
+def test_large_blocks_come_from_elsewhere_until_memory_was_not_scarce_for_a_while() -> (
+    None
+):
+    """Large blocks return to the heap some time after the last note of scarcity."""
+    server = Server()
+    server.memory.look()
+    assert server.scarcities == []
+    for _ in range(5):
+        server.memory.note_scarcity()
+        server.pass_time(QUIET_S * 0.75)
+        assert server.scarcities == [True]
+    server.memory.note_large_message()
+    server.memory.look()
+    server.pass_time(QUIET_S * 0.25)
+    assert server.scarcities == [True, False]
+    server.memory.note_scarcity()
+    assert server.scarcities == [True, False, True]

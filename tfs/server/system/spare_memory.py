@@ -10,6 +10,10 @@ for a hole that is larger than the one that such a block left. So the heap grows
 with each answer, until up to eight or ten are free: one client that called with 10 MB
 twice a second had a server of 277 MB grow to 361. That is returned while messages come,
 but rarely if there is much of it, because busy clients use most of it again.
+
+While requests wait for memory, a heap that grew is trimmed at once, because large
+blocks of many sizes leave holes into which none of them fits again. And large blocks do
+not come from the heap during that time, so that freed memory goes back to the system.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from managers.loading.memory import trim_heap
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.process_memory import resident_bytes
+from tfs.server.system.malloc import set_scarce
 
 MUCH_BYTES: Final = 16 << 20
 """Least memory to give back, because that takes milliseconds in which nobody can allocate.
@@ -51,6 +56,7 @@ class SpareMemory:
         executor: Trims the heap, which takes tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.
         resident_bytes: Returns the resident memory of the process.
+        set_scarce: Makes large blocks come from outside the heap, or from it again.
 
     """
 
@@ -60,6 +66,7 @@ class SpareMemory:
         executor: Executor,
         trim: Callable[[], None] = trim_heap,
         resident_bytes: Callable[[], int] = _own_bytes,
+        set_scarce: Callable[[bool], None] = set_scarce,
     ) -> None:
         self._loop = loop
         self._executor = executor
@@ -69,6 +76,9 @@ class SpareMemory:
         self._used_at_s = 0.0
         self._next_look_s = -inf
         self._is_armed = False
+        self._set_scarce = set_scarce
+        self._scarce_at_s = 0.0
+        self._is_scarce = False
 
     def note_large_message(self) -> None:
         """Postpones the next trim; cheap enough to be called for every large message."""
@@ -78,6 +88,27 @@ class SpareMemory:
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_S
             self._submit(self._trim_while_used)
+
+    def note_scarcity(self) -> None:
+        """Like :meth:`look`; for the next seconds large blocks do not come from the heap."""
+        self._scarce_at_s = self._loop.clock.now()
+        if not self._is_scarce:
+            self._is_scarce = True
+            self._set_scarce(True)
+            self._loop.call_at(self._scarce_at_s + QUIET_S, self._end_scarcity)
+        self.look()
+
+    def look(self) -> None:
+        """Trims the heap if the process grew; to be called once a second."""
+        self._submit(self._trim_growth)
+
+    def _end_scarcity(self) -> None:
+        end_s = self._scarce_at_s + QUIET_S
+        if self._loop.clock.now() < end_s:
+            self._loop.call_at(end_s, self._end_scarcity)
+            return
+        self._is_scarce = False
+        self._set_scarce(False)
 
     def _trim_while_used(self) -> None:
         # Runs on the executor. If a look comes meanwhile, it is one too many.
