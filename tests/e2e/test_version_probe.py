@@ -71,6 +71,16 @@ class Servable:
             bytearray(60 << 20)
         return x
 """,
+    "dies_of_batches": """
+import signal
+class Servable:
+    def load(self, version):
+        pass
+    def predict(self, x):
+        if len(x) > 4:
+            signal.raise_signal(signal.SIGSEGV)
+        return x
+""",
     "dies_at_call": """
 import signal
 class Servable:
@@ -141,6 +151,7 @@ def test_whatever_a_version_takes_while_it_is_measured_counts(
         ("fails", pb.ProbeResponse.REFUSED, "no such vocabulary"),
         ("dies_at_load", pb.ProbeResponse.CRASHED, "SIGSEGV"),
         ("dies_at_call", pb.ProbeResponse.CRASHED, "SIGSEGV"),
+        ("dies_of_batches", pb.ProbeResponse.CRASHED, "with more than 4 rows"),
     ],
 )
 def test_what_cannot_serve_says_so_and_harms_no_one(

@@ -24,6 +24,7 @@ from tfs.core.errors import (
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
+from tfs.core.version.model_profile import ModelProfile
 from tfs.handlers.operating.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.servables.loaded_version import LoadedVersion, processes_of
@@ -167,7 +168,7 @@ def _report(version: object, reply: pb.ProbeResponse) -> None:
     """Writes what a version took.
 
     Raises:
-        InterpreterDied: It ended its process, and a signature never answered.
+        InterpreterDied: It ended its process.
 
     """
     if not isinstance(version, LoadedVersion) or version.profile is None:
@@ -175,12 +176,18 @@ def _report(version: object, reply: pb.ProbeResponse) -> None:
     profile = version.profile
     processes = processes_of(version.model) if version.model else None
     if processes and processes.num_deaths:
-        for name, found in profile.signatures.items():
-            if not found.call_s_by_rows:
-                raise InterpreterDied(
-                    f"its process {processes.last_death} when {name} was called"
-                )
+        raise InterpreterDied(f"its process {processes.last_death}{_when(profile)}")
     resident = profile.resident_bytes or 0
     peaks = [each.peak_bytes or 0 for each in profile.signatures.values()]
     reply.load_peak_bytes = resident + (profile.load_peak_bytes or 0)
     reply.work_peak_bytes = resident + max(peaks, default=0)
+
+
+def _when(profile: ModelProfile) -> str:
+    """Returns which call of a version failed, if its profile tells."""
+    for name, found in profile.signatures.items():
+        if not found.call_s_by_rows:
+            return f" when {name} was called"
+        if found.max_rows:
+            return f" when {name} was called with more than {found.max_rows} rows"
+    return ""
