@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tfs.handlers.limits.model_gate import AnsweredRequest
+from tfs.handlers.limits.answered_request import AnsweredRequest
 
 
 class LogEntry(NamedTuple):

@@ -22,7 +22,11 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import MIN_VALUES, STATISTICS
-from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT, AnsweredRequest
+from tfs.handlers.limits.answered_request import (
+    MULTI_INFERENCE,
+    PREDICT,
+    AnsweredRequest,
+)
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tfs.proto.tfs.v1.model_config_pb2 import Guard

@@ -25,7 +25,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.limits.admission import Admission
-from tfs.handlers.limits.model_gate import PREDICT
+from tfs.handlers.limits.answered_request import PREDICT
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.model_lookup import ModelLookup, NotResident, find_signature

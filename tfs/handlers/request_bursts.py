@@ -18,7 +18,7 @@ from tfs.core.dtype import BOOL, DTYPES, DType
 from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.handlers.limits.model_gate import PREDICT
+from tfs.handlers.limits.answered_request import PREDICT
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter
 

@@ -35,7 +35,11 @@ from tfs.core.version.input_statistics import (
     Value,
     read_statistics,
 )
-from tfs.handlers.limits.model_gate import MULTI_INFERENCE, PREDICT, AnsweredRequest
+from tfs.handlers.limits.answered_request import (
+    MULTI_INFERENCE,
+    PREDICT,
+    AnsweredRequest,
+)
 from tfs.server.input_skew import InputSkew, LiveInputs
 from tfs.server.model_settings import SkewSettings, ValidationSettings
 

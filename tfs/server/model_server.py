@@ -24,7 +24,7 @@ from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
-from tfs.handlers.limits.model_gate import RequestLog
+from tfs.handlers.limits.answered_request import RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.oip.service import OipService

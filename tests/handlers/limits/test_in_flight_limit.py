@@ -1,10 +1,10 @@
-"""tfs.handlers.limits.model_gate."""
+"""tfs.handlers.limits.in_flight_limit."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfs.handlers.limits.model_gate import InFlightLimit
+from tfs.handlers.limits.in_flight_limit import InFlightLimit
 
 
 def test_as_many_are_taken_as_there_are() -> None:

@@ -15,7 +15,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
-from tfs.handlers.limits.model_gate import AnsweredRequest
+from tfs.handlers.limits.answered_request import AnsweredRequest
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow.core.framework import types_pb2

@@ -10,7 +10,7 @@ import pytest
 from tfs.codec.tfrecord import read_records
 from tfs.core.executor import InlineExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.limits.model_gate import AnsweredRequest, RequestLog
+from tfs.handlers.limits.answered_request import AnsweredRequest, RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
     LoggingConfig,

@@ -24,7 +24,7 @@ from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature
-from tfs.handlers.limits import model_gate
+from tfs.handlers.limits import answered_request
 
 _NOUN: Final = {Method.CLASSIFY: "classification", Method.REGRESS: "regression"}
 _ANSWERS: Final = {
@@ -234,17 +234,17 @@ def _write_several(
 
 
 CLASSIFY: Final = ExampleRpc(
-    model_gate.CLASSIFY,
+    answered_request.CLASSIFY,
     functools.partial(_read_one, method=Method.CLASSIFY),
     _write_classes,
 )
 REGRESS: Final = ExampleRpc(
-    model_gate.REGRESS,
+    answered_request.REGRESS,
     functools.partial(_read_one, method=Method.REGRESS),
     _write_values,
 )
 MULTI_INFERENCE: Final = ExampleRpc(
-    model_gate.MULTI_INFERENCE,
+    answered_request.MULTI_INFERENCE,
     _read_several,
     _write_several,
     "Requested signature not found in model graph",

@@ -13,12 +13,8 @@ from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import LARGE_BYTES
-from tfs.handlers.limits.model_gate import (
-    AnsweredRequest,
-    ModelGate,
-    Record,
-    RequestLog,
-)
+from tfs.handlers.limits.answered_request import AnsweredRequest, Record, RequestLog
+from tfs.handlers.limits.model_gate import ModelGate
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 

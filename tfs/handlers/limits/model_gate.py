@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from tfs.codec.predict_response import Reply
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
+from tfs.handlers.limits.answered_request import METHODS, RequestLog
+from tfs.handlers.limits.in_flight_limit import RETRY_AFTER_S, InFlightLimit
 from tfs.handlers.limits.request_stats import (
     RequestFigures,
     RequestPhases,
     RequestStats,
 )
 
-RETRY_AFTER_S: Final = 0.05
-"""The pause in seconds that a refusal suggests: about the time that a queue of small
-requests takes."""
-
-PREDICT: Final = "Predict"
-CLASSIFY: Final = "Classify"
-REGRESS: Final = "Regress"
-MULTI_INFERENCE: Final = "MultiInference"
-METHODS: Final = (PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE)
-
-
-Record: TypeAlias = Callable[[], tuple[bytes | memoryview, Reply]]
-"""Makes the messages of the RPC that a request and its answer are, or would have been."""
-
-
 _Counters: TypeAlias = dict[str, dict[int, dict[str, RequestStats]]]
 """Counters by method, version and signature."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredRequest:
-    """A request that was answered, for logs. Immutable.
-
-    Attributes:
-        method: The RPC's name.
-        model: The model that answered.
-        version: Its version.
-        signature: The signature's key; "" for several.
-        num_bytes: How long the request was as it came.
-        record: Makes its record; a log that keeps that has to copy it.
-
-    """
-
-    method: str
-    model: str
-    version: int
-    signature: str
-    num_bytes: int
-    record: Record
-
-
-RequestLog: TypeAlias = Callable[[AnsweredRequest], None]
-"""Samples an answered request. Thread-safe, never blocks."""
 
 
 class ModelGate:
@@ -209,55 +166,3 @@ def _add(
 ) -> None:
     before = totals.get(method)
     totals[method] = figures if before is None else before + figures
-
-
-class InFlightLimit:
-    """Counts how many requests are worked on. Thread-safe.
-
-    It is a deque of tokens. Every request takes and gives back a place, so both are
-    single calls of C code, which are atomic under the GIL and cost no Python frame.
-
-    Args:
-        num: How many places there are; 0 sets no limit, and nothing is counted.
-
-    Attributes:
-        take: Takes a place; the caller owes a ``give_back``. Raises IndexError, with
-            nothing taken, if there is none.
-        give_back: Gives a place back.
-
-    """
-
-    __slots__ = ("_num", "_tokens", "give_back", "take")
-
-    def __init__(self, num: int) -> None:
-        self._num = num
-        self._tokens: deque[None] | None = None
-        self.take: Callable[[], object] = [].clear  # quick, and changes nothing
-        self.give_back: Callable[[], object] = self.take
-        if num:
-            self._tokens = tokens = deque((None,) * num)
-            self.take = tokens.pop
-            self.give_back = partial(tokens.append, None)
-
-    @property
-    def num_taken(self) -> int:
-        """How many are taken now; 0 where there is no limit."""
-        return 0 if self._tokens is None else self._num - len(self._tokens)
-
-    def take_all(self, num: int) -> bool:
-        """Takes ``num`` places; or none, and returns False, if there are too few.
-
-        Only for the thread that takes places; all others only give them back.
-        """
-        tokens = self._tokens
-        if tokens is not None:
-            if len(tokens) < num:
-                return False
-            for _ in range(num):
-                tokens.pop()
-        return True
-
-    def give_all_back(self, num: int) -> None:
-        """Gives back ``num`` places."""
-        if self._tokens is not None:
-            self._tokens.extend((None,) * num)

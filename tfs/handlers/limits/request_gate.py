@@ -23,13 +23,9 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.stats import Stats
-from tfs.handlers.limits.model_gate import (
-    METHODS,
-    RETRY_AFTER_S,
-    InFlightLimit,
-    ModelGate,
-    RequestLog,
-)
+from tfs.handlers.limits.answered_request import METHODS, RequestLog
+from tfs.handlers.limits.in_flight_limit import RETRY_AFTER_S, InFlightLimit
+from tfs.handlers.limits.model_gate import ModelGate
 from tfs.handlers.limits.request_stats import RequestFigures, RequestStats
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.limits.model_gate import AnsweredRequest, RequestLog
+from tfs.handlers.limits.answered_request import AnsweredRequest, RequestLog
 from tfs.proto.tensorflow_serving.config.logging_config_pb2 import (
     LoggingConfig,
     SamplingConfig,
