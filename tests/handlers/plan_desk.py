@@ -168,8 +168,13 @@ class Lookup:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
+    ) -> ServableHandle[Servable]:
+        return self.look_at(name, version, label)
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
     ) -> ServableHandle[Servable]:
         if label is not None:
             if label not in self.labels:
@@ -191,7 +196,7 @@ class SharedLookup(Lookup):
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int
     ) -> ServableHandle[Servable] | None:
-        handle = self.acquire(name, version, label)
+        handle = self.look_at(name, version, label)
         for _ in range(num - 1):
             handle.pin(None)
         return handle

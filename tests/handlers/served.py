@@ -94,10 +94,15 @@ class OneModel:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
     ) -> ServableHandle[Servable]:
         self.keys.append(client_id)
+        return self.look_at(name, version, label)
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
+    ) -> ServableHandle[Servable]:
         if name != "m" or version not in (None, 3):
             raise NotFound(f"Servable not found for request: Latest({name})")
         if label not in (None, "live"):

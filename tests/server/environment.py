@@ -226,19 +226,19 @@ class Environment:
         self, name: str, version: int | None = None, label: str | None = None
     ) -> int:
         """Returns the version that a request would get."""
-        handle = self.core.served.acquire(name, version, label)
+        handle = self.core.served.look_at(name, version, label)
         handle.release()
         return handle.id.version
 
     def served_path(self, name: str) -> object:
         """Returns the directory that the answering version was loaded from."""
-        handle = self.core.served.acquire(name, None, None)
+        handle = self.core.served.look_at(name, None, None)
         handle.release()
         return handle.servable.value  # type: ignore[attr-defined]  # a FakeServable
 
     def puppet(self, name: str, version: int) -> PuppetServable:
         """Returns what is loaded for a version."""
-        handle = self.core.served.acquire(name, version, None)
+        handle = self.core.served.look_at(name, version, None)
         handle.release()
         assert isinstance(handle.servable, PuppetServable)
         return handle.servable

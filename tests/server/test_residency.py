@@ -95,12 +95,25 @@ def test_the_least_recently_used_makes_way() -> None:
     assert env.core.residency.is_resident("b") is False
 
 
+def test_a_look_is_no_use() -> None:
+    """Whoever asks about a model does not keep it loaded."""
+    env = registered("a", "b", "c", limit_bytes=2)
+    for name in ("a", "b"):
+        Request(env, name)
+        env.settle()
+    env.core.served.look_at("a", None, None).release()
+    Request(env, "c")
+    env.settle()
+    assert env.available("a") == []
+    assert env.available("b") == env.available("c") == [1]
+
+
 def test_a_pinned_model_stays_while_another_can_go() -> None:
     """A model that answers a request is not the one to make way, however long ago it began."""
     env = registered("a", "b", "c", limit_bytes=2)
     Request(env, "a")
     env.settle()
-    with env.core.served.acquire("a", None, None):
+    with env.core.served.look_at("a", None, None):
         for name in ("b", "c"):
             Request(env, name)
             env.settle()
@@ -112,7 +125,7 @@ def test_what_goes_while_it_is_pinned_is_unloaded_afterwards() -> None:
     env = registered("a", "b", limit_bytes=1)
     Request(env, "a")
     env.settle()
-    with env.core.served.acquire("a", None, None) as servable:
+    with env.core.served.look_at("a", None, None) as servable:
         waiting = Request(env, "b")
         env.settle()
         assert waiting.outcomes == []

@@ -33,7 +33,7 @@ def canary(fields: str, primary: str = "primary: 1") -> str:
 def test_a_model_without_traffic_has_no_route() -> None:
     """What nobody configured costs a request nothing."""
     env = serving(1, 2)
-    handle = env.core.served.acquire("a", None, None)
+    handle = env.core.served.look_at("a", None, None)
     assert handle is env.core.served._map.acquire("a")
 
 
@@ -46,7 +46,7 @@ def test_a_request_without_a_name_is_refused(
     """The name comes first, whatever else the spec holds."""
     env = serving(1)
     with pytest.raises(InvalidArgument, match="no name"):
-        env.core.served.acquire("", version, label)
+        env.core.served.look_at("", version, label)
 
 
 @pytest.mark.parametrize("label", [None, "stable"])
@@ -107,6 +107,32 @@ def test_like_requests_are_pinned_together_unless_a_trial_sees_each() -> None:
     handle = served.acquire_shared("a", 2, None, 1)
     assert handle is not None
     assert handle.num_pins == 1
+
+
+def test_a_caller_of_a_canary_that_goes_gets_the_primary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A canary that is unloaded between the choice and the pin fails no request."""
+    env = serving(1, 2, extra=ALL)
+    env.apply(canary("split_fraction: 1"))
+    assert env.request("a") == 2
+    acquire = ServingMap.acquire_version
+
+    def only_the_primary(self: ServingMap, name: str, version: int) -> Handle:
+        if version == 2:
+            raise NotFound("it has gone")
+        return acquire(self, name, version)
+
+    monkeypatch.setattr(ServingMap, "acquire_version", only_the_primary)
+    assert env.request("a") == 1
+
+
+def test_who_looks_at_a_model_gets_its_primary() -> None:
+    """Whatever the share of a canary, what is told of a model is its primary's."""
+    env = serving(1, 2, extra=ALL)
+    env.apply(canary("split_fraction: 1"))
+    handle = env.core.served.look_at("a", None, None)
+    assert handle.id.version == 1
 
 
 def test_a_primary_is_aspired_whatever_the_policy_says() -> None:

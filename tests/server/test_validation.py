@@ -62,8 +62,13 @@ class Lookup:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
+    ) -> ServableHandle[Servable]:
+        return self.look_at(name, version, label)
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
     ) -> ServableHandle[Servable]:
         return self._map.acquire(name)  # type: ignore[return-value]
 

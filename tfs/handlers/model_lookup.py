@@ -55,8 +55,8 @@ class ModelLookup(Protocol):
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
     ) -> ServableHandle[Servable]:
         """Pins the version that serves the request; the caller owes a release.
 
@@ -65,9 +65,8 @@ class ModelLookup(Protocol):
             version: The version named by the caller, None if none was.
             label: The label named by the caller, None if none was.
             client_id: What the caller calls itself within the request.
-            call: The call, for inference. If the model has a canary and neither version
-                nor label is named, its metadata decide whether the canary answers or
-                gets a copy. None always gets the primary.
+            call: The call. If the model has a canary and neither version nor label is
+                named, its metadata decide whether the canary answers or gets a copy.
 
         Raises:
             InvalidArgument: No name, or an unknown label.
@@ -84,6 +83,19 @@ class ModelLookup(Protocol):
 
         Returns None, with nothing pinned, if each has to be looked up by itself,
         because a canary may answer some of them or get copies.
+
+        Raises:
+            ServingError: As ``acquire``.
+
+        """
+        ...
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
+    ) -> ServableHandle[Servable]:
+        """Pins what ``acquire`` does without a canary, for whoever asks about a model.
+
+        It is no use of a model that is loaded on demand. The caller owes a release.
 
         Raises:
             ServingError: As ``acquire``.

@@ -38,7 +38,7 @@ class ModelMetadataHandler:
         """Replies with name, version and the signatures."""
         try:
             spec = _asked(call.message)
-            with self._lookup.acquire(
+            with self._lookup.look_at(
                 spec.name, spec.version, spec.version_label
             ) as servable:
                 who, signatures = servable.id, servable.signatures

@@ -237,8 +237,13 @@ class _OneServable:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
+    ) -> ServableHandle[Servable]:
+        return self.look_at(name, version, label)
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
     ) -> ServableHandle[Servable]:
         self._handle.pin(None)
         return self._handle

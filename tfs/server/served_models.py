@@ -7,6 +7,7 @@ without labels, primary and canary has no entry and costs one failed look-up.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import threading
@@ -36,7 +37,6 @@ class _Route:
 
     Attributes:
         primary: The version that answers; None if none does.
-        trial: The canary's share; None without one.
         wanted: The version that the config names as primary; None if it names none.
         last: The version that answered last. It answers again if it returns before the
             wanted one is available.
@@ -44,7 +44,6 @@ class _Route:
     """
 
     primary: int | None
-    trial: TrialRoute | None
     wanted: int | None = None
     last: int | None = None
 
@@ -57,12 +56,14 @@ class _Meaning:
         labels: The version that each label means.
         last_labels: The last version that each label meant and that could answer.
         route: Where requests go that name no version and no label; None: to the latest.
+        trial: The canary's share of these; None without one.
 
     """
 
     labels: Mapping[str, int]
     last_labels: Mapping[str, int]
     route: _Route | None
+    trial: TrialRoute | None = None
 
 
 _PLAIN: Final = _Meaning({}, {}, None)
@@ -72,7 +73,7 @@ _PLAIN: Final = _Meaning({}, {}, None)
 class ServedModels:
     """The look-up behind the handlers; see :class:`tfs.handlers.model_lookup.ModelLookup`.
 
-    Thread-safe: ``acquire`` reads one snapshot; ``apply`` and ``refresh`` replace it.
+    Thread-safe: look-ups read one snapshot; ``apply`` and ``refresh`` replace it.
 
     Args:
         serving_map: Where versions are pinned.
@@ -112,31 +113,55 @@ class ServedModels:
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
     ) -> ServableHandle[Servable]:
         """Pins the version that serves the request; see the protocol."""
         residency = self._residency
         if residency is not None and name in residency.models:
-            if call is not None:
-                residency.note_use(name)
+            residency.note_use(name)
+        trial = self._meanings.get(name, _PLAIN).trial
+        if trial is None or version is not None or label is not None:
+            return self.look_at(name, version, label)
+        if trial.sends_to_canary(call, client_id):
+            with contextlib.suppress(NotFound):  # it goes: the primary answers
+                return trial.observe(self.look_at(name, trial.canary, None), True)
+        return trial.observe(self.look_at(name, None, None), False)
+
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        """Pins, ``num`` times, what serves that many requests alike; see the protocol."""
+        trial = self._meanings.get(name, _PLAIN).trial
+        if trial is not None and version is None and label is None:
+            return None
+        residency = self._residency
+        if residency is not None and name in residency.models:
+            residency.note_use(name)
+        handle = self.look_at(name, version, label)
+        pin = handle.pin
+        for _ in range(num - 1):
+            pin(None)  # the first one keeps it alive, retired or not
+        return handle
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
+    ) -> ServableHandle[Servable]:
+        """Pins the version that answers unless a canary does; see the protocol."""
+        residency = self._residency
+        if residency is not None and name in residency.models:
             residency.require(name)
             try:
-                return self._find(name, version, label, client_id, call)
+                return self._find(name, version, label)
             except NotFound:
                 residency.require(name)  # it may have made way in between
                 raise
         if version is None and label is None and name not in self._meanings and name:
             return self._map.acquire(name)  # type: ignore[return-value]
-        return self._find(name, version, label, client_id, call)
+        return self._find(name, version, label)
 
     def _find(
-        self,
-        name: str,
-        version: int | None,
-        label: str | None,
-        client_id: bytes | None,
-        call: Call | None,
+        self, name: str, version: int | None, label: str | None
     ) -> ServableHandle[Servable]:
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
@@ -146,62 +171,26 @@ class ServedModels:
             meaning = self._meanings.get(name, _PLAIN)
             try:
                 if label is not None:
-                    return self._acquire_labelled(name, meaning, label)
-                return self._acquire_routed(name, meaning.route, client_id, call)
+                    if label not in meaning.labels:
+                        raise InvalidArgument(
+                            f"Unrecognized servable version label: {label}"
+                        )
+                    return self._acquire_version(name, meaning.labels[label])
+                route = meaning.route
+                if route is None:
+                    return self._map.acquire(name)  # type: ignore[return-value]
+                if route.primary is not None:
+                    return self._acquire_version(name, route.primary)
+                raise _no_primary(name, route, meaning.trial, self._rejected_of(name))
             except NotFound:
                 # The version may have been unloaded after its meaning was read: then
                 # there is another meaning by now.
                 if self._meanings.get(name, _PLAIN) is meaning:
                     raise
 
-    def acquire_shared(
-        self, name: str, version: int | None, label: str | None, num: int
-    ) -> ServableHandle[Servable] | None:
-        """Pins, ``num`` times, what serves that many requests alike; see the protocol."""
-        if version is None and label is None:
-            route = self._meanings.get(name, _PLAIN).route
-            if route is not None and route.trial is not None:
-                return None
-        residency = self._residency
-        if residency is not None and name in residency.models:
-            residency.note_use(name)
-        handle = self.acquire(name, version, label)
-        pin = handle.pin
-        for _ in range(num - 1):
-            pin(None)  # the first one keeps it alive, retired or not
-        return handle
-
-    def _acquire_labelled(
-        self, name: str, meaning: _Meaning, label: str
-    ) -> ServableHandle[Servable]:
-        version = meaning.labels.get(label)
-        if version is None:
-            raise InvalidArgument(f"Unrecognized servable version label: {label}")
-        return self._acquire_version(name, version)
-
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
         # The manager's handles may hold any object; those of a server hold servables.
         return self._map.acquire_version(name, version)  # type: ignore[return-value]
-
-    def _acquire_routed(
-        self,
-        name: str,
-        route: _Route | None,
-        client_id: bytes | None,
-        call: Call | None,
-    ) -> ServableHandle[Servable]:
-        if route is None:
-            return self._map.acquire(name)  # type: ignore[return-value]
-        trial, version, is_canary = route.trial, route.primary, False
-        if trial is not None and call is not None:
-            is_canary = trial.sends_to_canary(call, client_id)
-            version = trial.canary if is_canary else version
-        if version is None:
-            raise _no_primary(name, route, self._rejected_of(name))
-        handle = self._acquire_version(name, version)
-        if trial is None or call is None:
-            return handle
-        return trial.observe(handle, is_canary)
 
     # -- for reports -------------------------------------------------------------------
 
@@ -358,11 +347,11 @@ class ServedModels:
         )
         route = _Route(
             primary,
-            self._trial_route_locked(settings, available),
             settings.primary,
             last_primary if primary is None else primary,
         )
-        return _Meaning(labels, last_labels, route)
+        trial = self._trial_route_locked(settings, available)
+        return _Meaning(labels, last_labels, route, trial)
 
     def _trial_route_locked(
         self, settings: ModelSettings, available: Collection[int]
@@ -443,12 +432,14 @@ class ServedModels:
         return self._monitor.available_versions(name)
 
 
-def _no_primary(name: str, route: _Route, rejected: Collection[int]) -> NotFound:
+def _no_primary(
+    name: str, route: _Route, trial: TrialRoute | None, rejected: Collection[int]
+) -> NotFound:
     why = ""
     if route.wanted is not None:
         why = f" (version {route.wanted} is the primary, and is not available)"
-    elif route.trial is not None:
-        version = route.trial.trial.settings.version
+    elif trial is not None:
+        version = trial.trial.settings.version
         why = f" (a canary, version {version}, answers nothing in the primary's place)"
     elif rejected:
         listed = ", ".join(map(str, sorted(rejected)))

@@ -96,7 +96,7 @@ class Validation:
         if settings is None:
             return
         try:
-            handle = self._lookup.acquire(name, None, None)
+            handle = self._lookup.look_at(name, None, None)
         except NotFound:
             return
         with handle as serving:

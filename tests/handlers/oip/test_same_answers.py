@@ -73,8 +73,13 @@ class Echo(OneByOne):
         name: str,
         version: int | None,
         label: str | None,
-        client_id: bytes | None = None,
-        call: Call | None = None,
+        client_id: bytes | None,
+        call: Call,
+    ) -> ServableHandle[Any]:
+        return self.look_at(name, version, label)
+
+    def look_at(
+        self, name: str, version: int | None, label: str | None
     ) -> ServableHandle[Any]:
         if name != "m":
             raise NotFound(f"no model {name}")

@@ -101,7 +101,7 @@ class SharedModel(OneModel):
         self, name: str, version: int | None, label: str | None, num: int
     ) -> ServableHandle[Servable] | None:
         for _ in range(num):
-            self.acquire(name, version, label)
+            self.look_at(name, version, label)
         return self.handle
 
 

@@ -352,6 +352,6 @@ def test_pins_are_given_back() -> None:
     for index in range(20):
         env.request("a", f"key-{index}")
     for version in (1, 2):
-        handle = env.core.served.acquire("a", version, None)
+        handle = env.core.served.look_at("a", version, None)
         assert handle.num_pins == 1
         handle.release()

@@ -148,7 +148,7 @@ class OipService:
             NotFound: There is no such model, or it cannot answer.
 
         """
-        with self._lookup.acquire(
+        with self._lookup.look_at(
             request.name, read_version(request.version), None
         ) as servable:
             signatures = servable.signatures

@@ -312,7 +312,7 @@ class ServerReports:
         if state.manager_state is not ManagerState.AVAILABLE:
             return report
         try:
-            handle = self._core.served.acquire(state.id.name, state.id.version, None)
+            handle = self._core.served.look_at(state.id.name, state.id.version, None)
         except ServingError:
             return report  # it was unloaded meanwhile
         report.load.num_warmup_requests = self._facts.num_warmed(state.id)

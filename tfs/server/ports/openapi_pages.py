@@ -40,7 +40,7 @@ class OpenApiPages:
     def describe(self, call: HttpCall, asked: ModelSpec) -> None:
         """Answers with the document of one model, loaded if need be. On the loop."""
         try:
-            self._core.served.acquire(
+            self._core.served.look_at(
                 asked.name, asked.version, asked.version_label
             ).release()
         except NotResident as absent:
@@ -94,7 +94,7 @@ class OpenApiPages:
             path += f"/versions/{version}"
         else:
             version = self._core.served.primary(name)
-        handle = self._core.served.acquire(name, version, asked.version_label)
+        handle = self._core.served.look_at(name, version, asked.version_label)
         try:
             signatures = dict(handle.servable.signatures)
             version = handle.id.version
