@@ -165,6 +165,22 @@ def test_what_cannot_serve_says_so_and_harms_no_one(
     assert server.process.poll() is None
 
 
+def test_a_version_that_ends_its_process_at_each_call_takes_over_from_none(
+    tmp_path: Path,
+) -> None:
+    """Its load fails where another answers, also without an example to fail on."""
+    base_path = write(tmp_path / "m", "sound")
+    flags = ("--model_name=m", f"--model_base_path={base_path}")
+    often = "--file_system_poll_wait_seconds=1"
+    with Serving(*flags, often, measures=True) as server:
+        server.wait_for("m/1 is available")
+        write(base_path, "dies_at_call", 2)
+        server.wait_for(r"attempt_failed servable=m/2 .*SIGSEGV.* was called; mend it")
+        with Client(server.address, timeout_s=PATIENCE_S) as client:
+            answer = client.predict("m", {"x": np.ones((1, 1), np.float32)})
+        assert answer.version == 1
+
+
 @pytest.fixture
 def fleet(
     tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,12 @@ from dataclasses import replace
 from typing import Final
 
 from batching.cost_table import CostTable
-from tfs.core.errors import FailedPrecondition, ServingError, Unavailable
+from tfs.core.errors import (
+    FailedPrecondition,
+    InterpreterDied,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.loader import Loader
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.resources import (
@@ -42,7 +47,7 @@ from tfs.runtime.placement import Backend, Placement, place
 from tfs.servables.archives import damage_told, verify_version
 from tfs.servables.code_digest import code_digest
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.loaded_version import LoadedVersion, PlacedModel
+from tfs.servables.loaded_version import LoadedVersion, PlacedModel, processes_of
 from tfs.servables.measuring.probe_subject import (
     TRANSIENT,
     ProbeSubject,
@@ -226,6 +231,8 @@ class VersionLoader:
         # When the manager asks again, what serving was seen to take stays reserved.
         if self._estimate is not None:
             self._estimate = learned_estimate(self._estimate, profile)
+        if profile is not None and self._is_gated(version.id):
+            _check_survives(version, profile)
         return profile
 
     def _place(self, profile: ModelProfile | None) -> Placement:
@@ -347,7 +354,7 @@ class VersionLoader:
         return ""
 
     def _is_gated(self, servable_id: ServableId) -> bool:
-        """Whether the version must not serve if it fails on its own example."""
+        """Whether the version must not serve if its own example or any call fails."""
         context = self._context
         if self._has_loaded or not context.gates_examples:
             return False
@@ -453,6 +460,25 @@ class VersionLoader:
             with self._changed:
                 self._is_moving = False
                 self._changed.notify_all()
+
+
+def _check_survives(version: LoadedVersion, profile: ModelProfile) -> None:
+    """Refuses a version that ends its process whenever a signature is called.
+
+    Raises:
+        InterpreterDied: Such a version.
+
+    """
+    processes = processes_of(version.model) if version.model else None
+    if processes is None or not processes.num_deaths:
+        return
+    for name, found in profile.signatures.items():
+        if not found.call_s_by_rows:
+            raise InterpreterDied(
+                f"{version.id.slashed}: its process {processes.last_death} when {name} "
+                "was called; mend it, or say examples_gate: false in the model's "
+                "configuration"
+            )
 
 
 def learned_estimate(
