@@ -416,8 +416,9 @@ def test_long_bodies_wait_for_room_and_all_are_answered() -> None:
 
 
 def test_a_drain_answers_what_was_asked_and_hangs_up() -> None:
-    """Idle connections end at once, the others behind their answer."""
-    with Rig(None) as rig, rig.client() as idle, rig.client() as busy:
+    """Idle connections end soon, the others behind their answer."""
+    rig = Rig(None, drain_grace_s=0.01)
+    with rig, rig.client() as idle, rig.client() as busy:
         busy.send(ONE)
         drained: list[bool] = []
 
@@ -439,6 +440,40 @@ def test_a_drain_answers_what_was_asked_and_hangs_up() -> None:
         assert b"Connection: close" in busy.read_all()
         drainer.join()
         assert drained == [True]
+
+
+def begun_drain(rig: Rig) -> None:
+    """Returns once the transport drains."""
+    assert not rig.transport.drain(0.0)
+    begun = threading.Event()
+    rig.loop.post(begun.set)
+    assert begun.wait(PATIENCE_S)
+
+
+def test_a_request_on_its_way_when_a_drain_begins_is_answered() -> None:
+    """Its client could not know, and learns it by the answer."""
+    with Rig(drain_grace_s=PATIENCE_S) as rig, rig.client() as client:
+        client.send(ONE)
+        assert client.read_answer()[0] == 200
+        begun_drain(rig)
+        client.send(ONE)
+        status, headers, _ = client.read_answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert client.read_all() == b""
+        assert rig.transport.drain(rig.loop.clock.now() + PATIENCE_S)
+
+
+def test_an_old_connection_ends_behind_an_answer_and_not_before_a_request() -> None:
+    """A request that is on its way when it comes of age is answered."""
+    rig = Rig(max_connection_age_s=1e-9, sweep_interval_s=0.01)
+    with rig, rig.client() as client:
+        swept = threading.Event()
+        rig.loop.post_at(rig.loop.clock.now() + 0.1, swept.set)
+        assert swept.wait(PATIENCE_S)
+        client.send(ONE)
+        status, headers, _ = client.read_answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert client.read_all() == b""
 
 
 def test_a_handler_that_raises_fails_its_request_only() -> None:

@@ -457,7 +457,7 @@ class HttpSession:
                 self._unread_bytes = unread_bytes
             if not (unread_bytes or self._calls):
                 self._idle_since_s = self._now()
-                if self._is_last or self._shared.clients.is_draining:
+                if self._is_last:
                     self.close(lingers=True)
                     return
                 if self._watched == READABLE:
@@ -502,8 +502,7 @@ class HttpSession:
             self._waits_for = 0
             if self._calls:
                 return
-            is_old = self._aged_s is not None and now_s >= self._aged_s
-            if is_old or now_s - self._idle_since_s > options.idle_timeout_s:
+            if now_s - self._idle_since_s > options.idle_timeout_s:
                 self.close(lingers=True)
 
     def _check_progress(self, waits_for: int, num_bytes: int, now_s: float) -> None:
@@ -521,7 +520,12 @@ class HttpSession:
         """Takes no more requests behind those that are there."""
         for call in self._calls:
             call.keeps_alive = False
-        self._mark_dirty()
+
+    def finish_drain(self) -> None:
+        """Hangs up, unless a request is under way, behind which that is done."""
+        if not (self._calls or self._parser.is_inside):
+            self._is_last = True
+            self._mark_dirty()
 
     def fail_all(self, error: ServingError) -> None:
         """Ends every call that is under way."""

@@ -35,6 +35,9 @@ class HttpOptions:
             (:mod:`tfs.frontends.budget`).
         max_connection_age_s: After about so long a connection is closed behind the
             answer that comes next; 0 for never.
+        drain_grace_s: Time for a client to see that the server drains, by its next
+            answer: a connection that is closed between two requests loses one that is
+            under way to it.
         compress_bytes: Least answer that is compressed for a client that accepts gzip.
         sweep_interval_s: How often timeouts are looked at.
 
@@ -48,6 +51,7 @@ class HttpOptions:
     idle_timeout_s: float = 300.0
     no_progress_timeout_s: float = 10.0
     max_connection_age_s: float = 0.0
+    drain_grace_s: float = 1.0
     compress_bytes: int = 1 << 10
     sweep_interval_s: float = 1.0
 

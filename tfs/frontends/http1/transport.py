@@ -100,7 +100,15 @@ class HttpTransport:
         return HttpSession(self._shared, wire, peer)
 
     def _begin_drain(self) -> None:
-        self._clients.begin_drain()
+        if self._clients.begin_drain():
+            self._loop.call_at(
+                self._loop.clock.now() + self._shared.options.drain_grace_s,
+                self._finish_drain,
+            )
+
+    def _finish_drain(self) -> None:
+        for session in list(self._clients.sessions):
+            session.finish_drain()
 
     def _refuse_all(self) -> None:
         for session in list(self._clients.sessions):
