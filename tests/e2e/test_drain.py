@@ -23,6 +23,7 @@ from tests.e2e.serving import (
     config_text,
     export_busy,
     export_scale,
+    free_port,
 )
 from tests.models.served import Masks
 from tfs.client import requests
@@ -132,10 +133,15 @@ def test_streams_on_which_nobody_waits_hold_up_no_drain(
 def test_who_is_reading_an_answer_when_sigterm_comes_gets_all_of_it(
     tmp_path: Path, is_tls: bool
 ) -> None:
-    """A client on a slow path takes its answer while the server drains."""
+    """A client on a slow path takes its answer while the server drains.
+
+    The HTTP port does not wait for that, but drains meanwhile.
+    """
     base_path = tmp_path / "masks"
     tfs.export.save(Masks().eval(), {"x": torch.rand(2, 4)}, str(base_path), 1)
+    port = free_port()
     flags = ["--model_name=masks", f"--model_base_path={base_path}"]
+    flags.append(f"--rest_api_port={port}")
     certificates = Certificates()
     if is_tls:
         flags.append(f"--ssl_config_file={certificates.write_config(tmp_path)}")
@@ -152,6 +158,7 @@ def test_who_is_reading_an_answer_when_sigterm_comes_gets_all_of_it(
             )
             if is_tls
             else grpc.insecure_channel(path.address, options) as channel,
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S) as idle,
         ):
             x = np.ones((1, 4), np.float32)
             asked = requests.predict(requests.Target("masks"), {"x": x}).message
@@ -159,6 +166,7 @@ def test_who_is_reading_an_answer_when_sigterm_comes_gets_all_of_it(
             assert path.has_begun.wait(PATIENCE_S)
             server.process.send_signal(signal.SIGTERM)
             server.wait_for("draining")
+            assert idle.recv(1) == b""
             path.goes_on.set()
             assert len(call.result(PATIENCE_S)) > 10 << 20
         assert server.process.wait(PATIENCE_S) == 0

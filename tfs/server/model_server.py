@@ -264,6 +264,7 @@ class ModelServer:
         self._loop.post(self._streams.close)
         # Else a reload would delay the end for as long as it waits.
         self.core.stop_waiting()
+        self._http.drain(self._clock.now())  # begins; a long RPC must not keep it open
         answered = self._transport.drain(deadline_s)
         return self._http.drain(deadline_s) and answered
 
