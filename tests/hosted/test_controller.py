@@ -163,6 +163,16 @@ def test_a_load_that_failed_is_not_waited_for(api: Api) -> None:
     assert answers[0].waits_for == "a version on a: model.pt is damaged"
 
 
+def test_what_failed_before_a_change_says_nothing_of_it(api: Api) -> None:
+    """Until a server has taken a change in, its problem is that of what it had."""
+    api.add_model()
+    api.see(a=serves(1, 2, problem="m/3: validation against version 2"))
+    answers = api.ask(pb.UpdateModelRequest(model="m", config="validation {}"))
+    assert not answers
+    api.see(a=serves(2, 2, problem="m/3: validation against version 2"))
+    assert not answers[0].waits_for
+
+
 def test_all_replicas_that_answer_count(api: Api) -> None:
     """What holds on one of two servers is not in force."""
     answers = api.add_model(hints=pb.Hints(min_replicas=2))

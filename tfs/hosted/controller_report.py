@@ -70,8 +70,8 @@ def model_waits_for(
             for what in _missing(model, traffic, there, version):
                 problem = there.problem
                 said = f"{what} on {address}" + (f": {problem}" if problem else "")
-                is_stuck = bool(problem) and bool(there.generation) and not there.coming
-                return Waiting(said, is_stuck)
+                has_tried = there.generation == model.generation and not there.coming
+                return Waiting(said, is_stuck=bool(problem) and has_tried)
     if silent:
         return Waiting(silent)
     missing = num_servers - num_answering
