@@ -232,7 +232,8 @@ def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) ->
 def test_a_server_goes_on_with_the_version_from_before(
     tmp_path: Path, is_recorded: bool
 ) -> None:
-    """A refused version ends with the report; the next good one takes over.
+    """A refused version ends with the report; the next good one takes over, and so does
+    one that was refused once the limits are others.
 
     Where nobody recorded requests, the examples that it was saved with are asked.
     """
@@ -255,6 +256,11 @@ def test_a_server_goes_on_with_the_version_from_before(
         assert x.version == 3
         code, printed = run_command("models", "--json", f"--address={server.address}")
         assert (code, "validation against version 1: mean" in printed) == (0, True)
+        export_scale(base_path, 4, 30.0)
+        server.wait_for("servable_end servable=scale/4")
+        extra = "validation { limits { max_mean_abs_diff: 500 } }"
+        write_whole(file, config_text("scale", base_path, extra))
+        server.wait_for("scale/4 is available")
         assert server.stop() == 0
 
 
