@@ -83,7 +83,7 @@ class FileSystemSourceOptions:
             unloads the last ones. A base path that is gone never does.
         require_versions: Whether a servable without any version directory is an
             error at the start and in ``update_config``.
-        has_other_platforms: Whether there are platforms beyond ``KNOWN_PLATFORMS``,
+        has_other_platforms: Whether there are platforms that are not built in,
             which may serve directories that the source does not recognize.
 
     """

@@ -12,9 +12,9 @@ from typing import Final
 
 from sources.version_policy import name_versions
 from tfs.core.version.manifest import MANIFEST
+from tfs.core.version.version_layout import LAYOUTS, VERSION_FILES
 from tfs.core.version_directory import (
     MAX_DESCRIPTION_BYTES,
-    PLATFORM_BY_FILE,
     SIGNATURES,
 )
 
@@ -53,16 +53,6 @@ class Contents:
     folders: tuple[str, ...] = ()
 
 
-SELF_DESCRIBING: Final = frozenset(
-    {"model.pt2", "servable.py", "table.csv", "table.json"}
-)
-"""Payload files from which their platform reads the signatures itself."""
-
-KNOWN_PLATFORMS: Final = frozenset(
-    {"tensorflow", *(name for names in PLATFORM_BY_FILE.values() for name in names)}
-)
-"""Platforms whose payload files are known here."""
-
 _MAX_NAMES: Final = 5  # most file names in a message
 
 
@@ -81,12 +71,16 @@ def what_is_missing(
             belong to another platform.
 
     """
-    if names & SELF_DESCRIBING:
+    if any(
+        not names.isdisjoint(layout.files)
+        for layout in LAYOUTS.values()
+        if layout.is_self_describing
+    ):
         return ""
-    if names and platform and platform not in KNOWN_PLATFORMS:
+    if names and platform and platform not in LAYOUTS:
         # A third party's platform, which alone can tell, when it loads the version.
         return ""
-    payloads = sorted(names & PLATFORM_BY_FILE.keys())
+    payloads = sorted(names.intersection(VERSION_FILES))
     if payloads and SIGNATURES in names:
         return ""
     if payloads:
@@ -97,9 +91,9 @@ def what_is_missing(
         )
     if "saved_model.pb" in names or "saved_model.pbtxt" in names:
         return "it is a TensorFlow SavedModel; export the model from PyTorch"
-    if names and has_other_platforms and platform in ("", "tensorflow"):
+    if names and has_other_platforms and not platform:
         return ""  # as above: only its contents tell the platform
-    wanted = ", ".join(sorted(PLATFORM_BY_FILE))
+    wanted = ", ".join(sorted(VERSION_FILES))
     found = ", ".join(sorted(names)[:_MAX_NAMES])
     holds = f"no {MANIFEST} and none of {wanted}, but {found}"
     return (
@@ -115,7 +109,7 @@ def why_no_version(is_file: Callable[[str], bool], base_path: str) -> str:
     # Asking a store goes over the network, and happens every second while it shows no
     # version.
     is_cheap = is_number or "://" not in base_path
-    files = (MANIFEST, *PLATFORM_BY_FILE) if is_cheap else (MANIFEST,)
+    files = (MANIFEST, *VERSION_FILES) if is_cheap else (MANIFEST,)
     if any(is_file(f"{base_path}/{file}") for file in files):
         if is_number:
             return f"it is a version itself; name {folder}, in which it lies"

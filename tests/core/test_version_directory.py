@@ -29,10 +29,10 @@ from tfs.core.version.manifest import (
     read_signatures,
 )
 from tfs.core.version.signature_json import signature_to_json
+from tfs.core.version.version_layout import LAYOUTS, VERSION_FILES
 from tfs.core.version_directory import (
     EXAMPLES,
     MAX_DESCRIPTION_BYTES,
-    PLATFORM_BY_FILE,
     commit,
     file_digest,
     fingerprint,
@@ -434,6 +434,5 @@ def test_the_page_names_every_field() -> None:
         "default", "offset", "value",
     }  # fmt: skip
     assert fields <= examples
-    platforms = {name for names in PLATFORM_BY_FILE.values() for name in names}
-    for word in {*DTYPES, *platforms, *PLATFORM_BY_FILE, MANIFEST, EXAMPLES}:
+    for word in {*DTYPES, *LAYOUTS, *VERSION_FILES, MANIFEST, EXAMPLES}:
         assert f"`{word}`" in page or f"{word} " in page, word

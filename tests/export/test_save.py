@@ -34,6 +34,7 @@ from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.signature import Method, TensorSpec
 from tfs.core.signature import Signature as ServedSignature
+from tfs.core.version.version_layout import SAVED_FORMS
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import (
     Packaging,
@@ -42,6 +43,12 @@ from tfs.export import (
     save_python,
 )
 from tfs.export.values import from_array, same
+
+
+def test_every_form_that_can_be_named_is_written(tmp_path: Path) -> None:
+    """What the command offers as a form, and what ``save`` writes, are the same."""
+    with pytest.raises(InvalidArgument, match=f"use one of {', '.join(SAVED_FORMS)}$"):
+        save(AddsOne(), torch.rand(2, 3), tmp_path, platform="nosuch")
 
 
 def test_saved_version_is_complete_verified_and_gives_the_same_outputs(

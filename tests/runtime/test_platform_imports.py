@@ -78,7 +78,7 @@ def test_a_module_that_is_gone_spoils_nothing(
 ) -> None:
     """The names are torch's own, which another torch may not have."""
     monkeypatch.setattr(
-        guest_model, "MODULES", {"torch_export": ("no.such.module", "json")}
+        guest_model, "IMPORTED_AHEAD", {"torch_export": ("no.such.module", "json")}
     )
     monkeypatch.setattr(guest_model, "_spent_s", {})
     assert guest_model.imported_s("torch_export") == 0
@@ -103,6 +103,6 @@ def test_no_import_of_a_zygote_asks_for_devices(
     ask_for("device_count", answer=0)
     ask_for("current_device", answer=0)
     ask_for("_lazy_init", answer=None)
-    for platform in guest_model.MODULES:
+    for platform in guest_model.IMPORTED_AHEAD:
         guest_model.import_for(platform)
     assert not asked

@@ -21,11 +21,12 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version.version_layout import LAYOUTS
 from tfs.core.version_directory import check_files
 from tfs.export import save
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.hashmap import HashmapLoader
-from tfs.servables.registry import PlatformRegistry, built_in_platforms
+from tfs.servables.registry import BUILT_IN, PlatformRegistry
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
 
@@ -72,7 +73,7 @@ def registry(
     *entry_points: importlib.metadata.EntryPoint, allow_model_code: bool = True
 ) -> PlatformRegistry:
     return PlatformRegistry(
-        built_in_platforms(),
+        BUILT_IN,
         allow_model_code=allow_model_code,
         entry_points=entry_points,
     )
@@ -83,15 +84,20 @@ def package(tmp_path: Path) -> str:
     return save(DigitClassifier(), torch.rand(2, 64), tmp_path / "base")
 
 
-@pytest.mark.parametrize("model_platform", ["", "tensorflow", "torch_package"])
+@pytest.mark.parametrize("model_platform", ["", "torch_package"])
 def test_package_is_found_by_content_or_by_name(
     package: str, model_platform: str
 ) -> None:
-    """Unchanged configurations of TensorFlow Serving detect; a name decides."""
+    """A configuration that names no platform has it detected; a name decides."""
     assert registry().loader(package, CONTEXT, model_platform)
     os.unlink(f"{package}/servable.json")
     assert registry().loader(package, CONTEXT, model_platform)
     assert registry().detect(package).name == "torch_package"
+
+
+def test_every_built_in_platform_has_a_layout() -> None:
+    """One record tells the files of a platform, and no record is of none."""
+    assert {platform.name for platform in BUILT_IN} == LAYOUTS.keys()
 
 
 def test_table_is_found_by_its_file(tmp_path: Path) -> None:

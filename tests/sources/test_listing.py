@@ -316,7 +316,7 @@ def test_a_third_partys_version_is_ready_once_it_is_still() -> None:
 
 def test_a_third_partys_version_may_be_found_by_its_contents() -> None:
     """Where there are other platforms, still files that nobody here knows may be theirs."""
-    servable = ServableToMonitor("x", "/models/x", platform="tensorflow")
+    servable = ServableToMonitor("x", "/models/x")
     w = world(servable, settle_s=2.0, has_other_platforms=True)
     w.files.write("/models/x/1/model.acme", b"")
     w.files.write("/models/x/2/model.pt", b"")  # known, and its signatures are missing

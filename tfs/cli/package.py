@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.cli.argument_range import Subparsers, version_number
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.version.version_layout import SAVED_FORMS
 
 if TYPE_CHECKING:
     from tfs.export import DependencyReport
@@ -77,7 +78,7 @@ def _add_signature(model: argparse._ArgumentGroup) -> None:
         "--form",
         "--platform",
         default="torch_package",
-        choices=("torch_package", "torch_export", "aotinductor", "torchscript"),
+        choices=SAVED_FORMS,
         help="how to store it; default: torch_package",
     )
     model.add_argument(

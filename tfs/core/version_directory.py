@@ -35,6 +35,7 @@ from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, Producer
+from tfs.core.version.version_layout import LAYOUTS
 
 EXAMPLES: Final = "examples.bin"
 SIGNATURES: Final = "signatures.json"
@@ -44,15 +45,6 @@ TEMPORARY_PREFIX: Final = ".tmp-"
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN: Final = "{} exists; a version is never overwritten: give it the next number"
-
-PLATFORM_BY_FILE: Final[Mapping[str, tuple[str, ...]]] = {
-    "model.pt": ("torch_package", "torchscript"),
-    "model.pt2": ("torch_export",),
-    "servable.py": ("python",),
-    "table.csv": ("hashmap",),
-    "table.json": ("hashmap",),
-}
-"""Payload file names and the platforms they may belong to."""
 
 MAX_DESCRIPTION_BYTES: Final = 4 << 20
 """Largest manifest or ``signatures.json``: reading JSON holds up every other thread."""
@@ -179,14 +171,10 @@ def check_payload(path: str, manifest: Manifest) -> None:
         DataLoss: There is none; names the file and the platform.
 
     """
-    payloads = [
-        name
-        for name, platforms in PLATFORM_BY_FILE.items()
-        if manifest.platform in platforms
-    ]
-    if payloads and not any(os.path.isfile(os.path.join(path, n)) for n in payloads):
+    layout = LAYOUTS.get(manifest.platform)
+    if layout and not any(os.path.isfile(os.path.join(path, n)) for n in layout.files):
         raise DataLoss(
-            f"there is no {' and no '.join(payloads)} in {path}, which its manifest says "
+            f"there is no {' and no '.join(layout.files)} in {path}, which its manifest says "
             f"is of platform {manifest.platform!r}; write the version again, or correct "
             "the manifest"
         )

@@ -19,6 +19,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import ExampleSlot, Signature
 from tfs.core.version.input_statistics import STATISTICS, describe, to_json
 from tfs.core.version.manifest import Producer
+from tfs.core.version.version_layout import RUN_PLATFORMS
 from tfs.core.version_directory import (
     BATCHING_PARAMETERS,
     commit,
@@ -29,7 +30,6 @@ from tfs.core.version_directory import (
 from tfs.export.signatures.signature import Derived
 from tfs.export.trial.trial import tried
 from tfs.export.values import view_of
-from tfs.runtime.guest.model_source import PLATFORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def reseal(
         commit(
             target, manifest.platform, manifest.signatures, manifest.entry, producer()
         )
-        if manifest.platform in PLATFORMS:
+        if manifest.platform in RUN_PLATFORMS:
             tried(target, manifest.platform)
 
     return publish(os.fspath(base_path), version, fill)

@@ -15,6 +15,7 @@ from torch import nn
 
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version.version_layout import ARCHIVE, LAYOUTS
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.packaging.package import RESOURCE, package_of, write_archive
 from tfs.export.packaging.packaging import Packaging, readable
@@ -55,7 +56,7 @@ def _write_package(folder: str, module: DescribedModule) -> dict[str, object]:
         concurrency_of(threads, module.name)
     report = write_archive(
         module.module,
-        os.path.join(folder, "model.pt"),
+        os.path.join(folder, ARCHIVE),
         packaging,
         module.argument_classes,
     )
@@ -270,7 +271,7 @@ def _fill(
     signatures, examples = place_examples(described.derived)
     Path(folder, EXAMPLES).write_bytes(examples)
     extras.write(folder)
-    served_by = "torch_export" if platform == "aotinductor" else platform
+    served_by = next(name for name, of in LAYOUTS.items() if platform in of.saved_as)
     commit(folder, served_by, signatures, entry, producer())
     is_exact = platform == "torch_package"  # the same kernels run
     differing = _differing_outputs(

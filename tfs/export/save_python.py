@@ -18,6 +18,7 @@ import torch
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version.manifest import read_signatures
+from tfs.core.version.version_layout import CHECKPOINT, SAFETENSORS, SOURCE
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.packaging.own_modules import imported_from, write_own_modules
 from tfs.export.packaging.packaging import Packaging
@@ -34,7 +35,6 @@ from tfs.runtime.guest.platforms.python import (
 
 Weights: TypeAlias = "Mapping[str, torch.Tensor] | str | os.PathLike[str]"
 
-_WEIGHTS: Final = ("weights.safetensors", "weights.pt")
 _SAFETENSORS_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -57,13 +57,13 @@ def write_weights(weights: Weights, folder: str) -> None:
 
     """
     if isinstance(weights, Mapping):
-        write_safetensors(weights, os.path.join(folder, _WEIGHTS[0]))
+        write_safetensors(weights, os.path.join(folder, SAFETENSORS))
         return
     place = os.fspath(weights)
     if not os.path.isfile(place):
         raise InvalidArgument(f"no such weights: {place}")
     suffix = os.path.splitext(place)[1]
-    for name in _WEIGHTS:
+    for name in (SAFETENSORS, CHECKPOINT):
         if name.endswith(suffix) and suffix:
             shutil.copyfile(place, os.path.join(folder, name))
             return
@@ -105,8 +105,6 @@ def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
 
 
 log = logging.getLogger(__name__)
-
-SOURCE: Final = "servable.py"
 
 
 def save_python(

@@ -16,8 +16,8 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.signature import Signature
+from tfs.core.version.version_layout import VERSION_FILES
 from tfs.core.version_directory import (
-    PLATFORM_BY_FILE,
     check_files,
     is_committed,
     read_manifest,
@@ -33,9 +33,6 @@ from tfs.servables.version_loader import VersionLoader
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "tfs.platforms"
-_DETECT: Final = ("", "tensorflow")
-"""Values of ``model_platform`` that mean "look inside": unchanged configurations of
-TensorFlow Serving say "tensorflow"."""
 
 
 class PlatformRegistry:
@@ -132,7 +129,7 @@ class PlatformRegistry:
         Args:
             path: The version directory.
             context: What the server gives loaders.
-            model_platform: The configured platform; "" and "tensorflow" mean "detect".
+            model_platform: The configured platform; "" has it detected.
 
         Raises:
             InvalidArgument: No platform fits.
@@ -142,10 +139,7 @@ class PlatformRegistry:
 
         """
         check_files(path)
-        if model_platform in _DETECT:
-            platform = self.detect(path)
-        else:
-            platform = self.get(model_platform)
+        platform = self.get(model_platform) if model_platform else self.detect(path)
         if not self._allow_model_code and platform.runs_code(path):
             raise FailedPrecondition(
                 f"this version of platform {platform.name} brings code to run, which "
@@ -190,7 +184,7 @@ def _unrecognized(path: str) -> ServingError:
             "with tfs.export.save"
         )
     for name in names:
-        if name not in PLATFORM_BY_FILE or not name.startswith("model."):
+        if name not in VERSION_FILES or not name.startswith("model."):
             continue
         try:
             kind = inspect_archive(os.path.join(path, name)).kind
@@ -204,15 +198,18 @@ def _unrecognized(path: str) -> ServingError:
         return InvalidArgument(f"{name} is an archive of an unknown kind")
     return InvalidArgument(
         f"nothing to serve among {', '.join(names) or 'no files'}; a version holds one "
-        f"of {', '.join(PLATFORM_BY_FILE)}"
+        f"of {', '.join(VERSION_FILES)}"
     )
 
 
-def built_in_platforms() -> tuple[
-    TorchPackage | TorchScript | TorchExport | PythonModel | Hashmap, ...
-]:
-    """Returns them; none imports torch before a version of it is loaded."""
-    return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
+BUILT_IN: Final = (
+    TorchPackage(),
+    TorchScript(),
+    TorchExport(),
+    PythonModel(),
+    Hashmap(),
+)
+"""The platforms that are built in; none imports torch before a version of it is loaded."""
 
 
 def signatures_of(path: str) -> Mapping[str, Signature] | None:
@@ -224,7 +221,7 @@ def signatures_of(path: str) -> Mapping[str, Signature] | None:
         ServingError: It is one, but its signatures cannot be read.
 
     """
-    for platform in built_in_platforms():
+    for platform in BUILT_IN:
         if platform.recognizes(path):
             return platform.describe(path).signatures
     return None
@@ -232,4 +229,4 @@ def signatures_of(path: str) -> Mapping[str, Signature] | None:
 
 def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:
     """Returns a registry of these and of the installed third-party ones."""
-    return PlatformRegistry(built_in_platforms(), allow_model_code=allow_model_code)
+    return PlatformRegistry(BUILT_IN, allow_model_code=allow_model_code)

@@ -23,7 +23,6 @@ from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_
 from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import FileSystemSourceOptions
 from sources.storage.file_system import StorageThreads
-from sources.storage.version_contents import KNOWN_PLATFORMS
 from tfs.core.clock import Clock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
@@ -33,6 +32,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
+from tfs.core.version.version_layout import LAYOUTS
 from tfs.handlers.warmup_replay import WarmupOptions, warm_up
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
@@ -244,7 +244,7 @@ def _source_options(
     return FileSystemSourceOptions(
         poll_wait_s=options.file_system_poll_wait_s,
         unload_when_empty=options.unload_when_empty,
-        has_other_platforms=not KNOWN_PLATFORMS.issuperset({*platforms} - {DETECT}),
+        has_other_platforms=bool({*platforms} - {DETECT, *LAYOUTS}),
     )
 
 

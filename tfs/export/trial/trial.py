@@ -25,6 +25,7 @@ import torch
 
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.core.servable import Tensors
+from tfs.core.version.version_layout import ARCHIVE
 from tfs.export.packaging.module_origin import is_library
 from tfs.export.trial.trial_advice import PackagedModules, told
 from tfs.runtime.guest import control_channel
@@ -150,7 +151,7 @@ def tried(
         Unavailable: The program that tries versions ended.
 
     """
-    archive = PackagedModules(os.path.join(folder, "model.pt"))
+    archive = PackagedModules(os.path.join(folder, ARCHIVE))
     with tempfile.TemporaryDirectory(prefix="tfs-trial-") as place:
         working_folder = os.path.join(place, "empty")
         os.mkdir(working_folder)

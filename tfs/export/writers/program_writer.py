@@ -23,6 +23,7 @@ from torch.fx import Node
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
+from tfs.core.version.version_layout import PROGRAM
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.packaging.package import quiet
 from tfs.export.signatures.signature import Derived
@@ -94,7 +95,7 @@ def write_program(folder: str, module: DescribedModule) -> dict[str, object]:
     with _quietly():
         program, entry = _program(module)
         try:
-            with archive_file(os.path.join(folder, "model.pt2")) as file:
+            with archive_file(os.path.join(folder, PROGRAM)) as file:
                 torch.export.save(program, file)
         except OSError:
             raise
@@ -122,7 +123,7 @@ def write_compiled(folder: str, module: DescribedModule) -> dict[str, object]:
 
         try:
             aoti_compile_and_package(
-                program, package_path=os.path.join(folder, "model.pt2")
+                program, package_path=os.path.join(folder, PROGRAM)
             )
         except Exception as error:
             cause: BaseException | None = error

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tfs.core.errors import InvalidArgument
+from tfs.core.version.version_layout import ARCHIVE
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.writers.described_module import DescribedModule
 
@@ -32,7 +33,7 @@ def write_script(folder: str, module: DescribedModule) -> dict[str, object]:
         try:
             scripted = _scripted(module.module)
             _refuse_own_tensors(scripted, name)
-            with archive_file(os.path.join(folder, "model.pt")) as file:
+            with archive_file(os.path.join(folder, ARCHIVE)) as file:
                 torch.jit.save(scripted, file)
         except (OSError, InvalidArgument):
             raise  # the first is about the disk and not the script

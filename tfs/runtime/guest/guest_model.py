@@ -235,7 +235,7 @@ def _calls_per_s(
     return total
 
 
-MODULES: Final[Mapping[str, Sequence[str]]] = {
+IMPORTED_AHEAD: Final[Mapping[str, Sequence[str]]] = {
     "torch_export": (
         "tfs.runtime.guest.platforms.torch_export",
         # Modules that torch imports only while it reads a program. They are private to
@@ -267,7 +267,7 @@ def import_for(platform: str) -> None:
     A missing one is reported when a version that needs it is loaded.
     """
     begun_s = time.thread_time()
-    for name in MODULES[platform]:
+    for name in IMPORTED_AHEAD[platform]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _spent_s[platform] = time.thread_time() - begun_s

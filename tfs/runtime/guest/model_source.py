@@ -8,17 +8,10 @@ from dataclasses import dataclass, field
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
+from tfs.core.version.version_layout import LAYOUTS, RUN_PLATFORMS
 
-PLATFORMS = ("torch_package", "torch_export", "torchscript", "python")
-
-_ENTRY_KEYS = frozenset({"arguments", "concurrency", "flattened"})
-_ENTRY_KEYS_OF = {
-    "torch_package": frozenset({"methods", "package", "resource"}),
-    "torch_export": frozenset({"args", "repeated"}),
-    "torchscript": frozenset({"methods"}),
-    "python": frozenset({"class", "methods"}),
-}
-"""What a manifest's entry may hold, besides, by platform."""
+_ENTRY_KEYS = ("arguments", "concurrency", "flattened")
+"""What a manifest's entry may hold, whatever the platform."""
 
 MAX_CONCURRENCY = 256
 """Most threads that a version may ask for."""
@@ -31,7 +24,7 @@ class ModelSource:
     Attributes:
         id: The version; every error names it.
         path: The version directory, absolute.
-        platform: Which guest module loads it, one of :data:`PLATFORMS`.
+        platform: Which guest module loads it, one of :data:`RUN_PLATFORMS`.
         entry: The manifest's platform-specific part.
         signatures: The signatures by key, at least one.
         device: Where the model computes: "cpu" or "cuda[:i]".
@@ -59,10 +52,10 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         who = self.id.slashed
-        if self.platform not in PLATFORMS:
+        if self.platform not in RUN_PLATFORMS:
             raise InvalidArgument(
                 f"{who}: no interpreter runs platform {self.platform!r}; "
-                f"known: {', '.join(PLATFORMS)}"
+                f"known: {', '.join(RUN_PLATFORMS)}"
             )
         if not self.signatures:
             raise InvalidArgument(f"{who}: a model needs a signature")
@@ -120,7 +113,7 @@ class ModelSource:
         return dict(value)
 
     def _check_entry(self) -> None:
-        known = sorted(_ENTRY_KEYS | _ENTRY_KEYS_OF[self.platform])
+        known = sorted((*_ENTRY_KEYS, *(LAYOUTS[self.platform].entry_keys or ())))
         unknown = sorted(self.entry.keys() - known)
         if unknown:
             raise InvalidArgument(

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.version.version_layout import LAYOUTS, PROGRAM
 from tfs.core.version_directory import read_failure
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 
-ARCHIVE: Final = "model.pt2"
 MACHINE_CODE: Final = "model.so"
 """The unpacked library's name among the files of a version."""
 
@@ -47,7 +47,7 @@ def unpacked(files: Mapping[str, SealedFile]) -> dict[str, SealedFile]:
         OSError: There is no memory for it.
 
     """
-    file = files.get(ARCHIVE)
+    file = files.get(PROGRAM)
     if file is None:
         return {}
     try:
@@ -116,16 +116,6 @@ def check_processor(path: str, who: str, cpu_info: str = "/proc/cpuinfo") -> Non
         )
 
 
-PAYLOAD: Final[Mapping[str, tuple[str, ...]]] = {
-    "torch_package": ("model.pt",),
-    "torch_export": ("model.pt2",),
-    "torchscript": ("model.pt",),
-    "python": ("servable.py", "weights.safetensors", "weights.pt"),
-}
-"""Files of a version that are held in memory, by platform; those that a version lacks
-are left out."""
-
-
 class VersionFiles:
     """A version's payload in memory, shared by all interpreters. Thread-safe."""
 
@@ -187,7 +177,8 @@ def payload_paths(source: ModelSource) -> dict[str, str]:
         FailedPrecondition: It has none of those its platform needs.
 
     """
-    names = PAYLOAD[source.platform]
+    layout = LAYOUTS[source.platform]
+    names = (*layout.files, *layout.weights)
     paths = {name: os.path.join(source.path, name) for name in names}
     there = {name: path for name, path in paths.items() if os.path.exists(path)}
     if not there:

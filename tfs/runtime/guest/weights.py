@@ -23,6 +23,7 @@ import torch
 
 from tfs.core.errors import DataLoss
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.version.version_layout import CHECKPOINT, SAFETENSORS
 from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
@@ -149,8 +150,6 @@ def _records_of(file: SealedFile, min_bytes: int) -> dict[int, list[int]]:
     return found
 
 
-SAFETENSORS: Final = "weights.safetensors"
-CHECKPOINT: Final = "weights.pt"
 _MAX_NAMES: Final = 20  # of weights, in a message
 
 SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {

@@ -37,8 +37,8 @@ from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.version_layout import LAYOUTS
 from tfs.core.version_directory import (
-    PLATFORM_BY_FILE,
     is_committed,
     read_failure,
     read_manifest,
@@ -263,7 +263,7 @@ FOUND: Final = "found"
 """The output that tells which keys were in the table."""
 
 
-FILES: Final = tuple(name for name, of in PLATFORM_BY_FILE.items() if "hashmap" in of)
+FILES: Final = LAYOUTS["hashmap"].files
 _BYTES_PER_FILE_BYTE: Final = 12
 """With CPython 3.11, a table of short cells takes 8 to 11 times as much as its file."""
 

@@ -10,6 +10,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
+from tfs.core.version.version_layout import ARCHIVE
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archives import (
     CODE_FACTOR,
@@ -23,8 +24,6 @@ from tfs.servables.platform import LoadContext, VersionDescription, describe
 from tfs.servables.reach.source_reach import why_package
 from tfs.servables.version_loader import VersionLoader
 
-FILE: Final = "model.pt"
-
 
 class TorchScript:
     """See :class:`tfs.servables.platform.Platform`. Immutable."""
@@ -32,7 +31,7 @@ class TorchScript:
     name: Final = "torchscript"
 
     def recognizes(self, path: str) -> bool:
-        return is_archive_of(os.path.join(path, FILE), ArchiveKind.TORCHSCRIPT)
+        return is_archive_of(os.path.join(path, ARCHIVE), ArchiveKind.TORCHSCRIPT)
 
     def runs_code(self, path: str) -> bool:
         """Returns False, as TorchScript's interpreter has no access to the system."""
@@ -47,7 +46,7 @@ class TorchScript:
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of the tensors, and of the file while it is read."""
-        contents = inspect_archive(os.path.join(path, FILE))
+        contents = inspect_archive(os.path.join(path, ARCHIVE))
         if contents.kind is not ArchiveKind.TORCHSCRIPT:
             raise wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT)
         return ResourceAllocation.ram(
@@ -76,7 +75,7 @@ class TorchPackage:
     name: Final = "torch_package"
 
     def recognizes(self, path: str) -> bool:
-        return is_archive_of(os.path.join(path, FILE), ArchiveKind.PACKAGE)
+        return is_archive_of(os.path.join(path, ARCHIVE), ArchiveKind.PACKAGE)
 
     def runs_code(self, path: str) -> bool:
         return True
@@ -95,13 +94,13 @@ class TorchPackage:
         archive holds compressed are read into memory of their own, whatever the
         file's size.
         """
-        contents = inspect_archive(os.path.join(path, FILE))
+        contents = inspect_archive(os.path.join(path, ARCHIVE))
         if contents.kind is not ArchiveKind.PACKAGE:
             raise wrong_kind(contents.kind, ArchiveKind.PACKAGE)
         return archive_resources(contents)
 
     def why_apart(self, path: str) -> str:
-        return why_package(os.path.join(path, FILE))
+        return why_package(os.path.join(path, ARCHIVE))
 
     def _own(self, path: str) -> VersionDescription:
         if not os.path.isfile(os.path.join(path, SIGNATURES)):
@@ -109,7 +108,7 @@ class TorchPackage:
                 "a torch.package archive does not tell its signatures: write the "
                 f"version with tfs.export.save, or put a {SIGNATURES} beside it"
             )
-        return VersionDescription({}, _find_entry(os.path.join(path, FILE)))
+        return VersionDescription({}, _find_entry(os.path.join(path, ARCHIVE)))
 
 
 def _find_entry(archive: str) -> dict[str, object]:

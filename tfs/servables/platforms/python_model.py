@@ -17,6 +17,7 @@ from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version.manifest import read_signatures
+from tfs.core.version.version_layout import SOURCE
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 from tfs.servables.reach.source_reach import MAX_SOURCE_BYTES, why_folder
@@ -117,7 +118,6 @@ def _computed(value: ast.expr) -> Iterator[str]:
             yield ast.unparse(node)[:_MAX_SHOWN_CHARS]
 
 
-FILE: Final = "servable.py"
 _ASSUMED_BYTES: Final = 16 << 20
 """Bytes that the code and its objects are assumed to take, because nothing in the
 version tells."""
@@ -129,7 +129,7 @@ class PythonModel:
     name: Final = "python"
 
     def recognizes(self, path: str) -> bool:
-        return os.path.isfile(os.path.join(path, FILE))
+        return os.path.isfile(os.path.join(path, SOURCE))
 
     def runs_code(self, path: str) -> bool:
         return True
@@ -143,8 +143,8 @@ class PythonModel:
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of weights and assets, twice: most code reads them in."""
-        if not os.path.isfile(os.path.join(path, FILE)):
-            raise NotFound(f"no {FILE} in the version")
+        if not os.path.isfile(os.path.join(path, SOURCE)):
+            raise NotFound(f"no {SOURCE} in the version")
         size_bytes = 0
         for folder, _, names in os.walk(path):
             size_bytes += sum(_size_bytes(os.path.join(folder, n)) for n in names)
@@ -154,14 +154,14 @@ class PythonModel:
         return why_folder(path)
 
     def _own(self, path: str) -> VersionDescription:
-        file = os.path.join(path, FILE)
+        file = os.path.join(path, SOURCE)
         classes = _classes(file)
         found = _literal(classes, file, "concurrency")
         entry = {} if found is None else {"concurrency": found[1]}
         if os.path.isfile(os.path.join(path, SIGNATURES)):
             return VersionDescription({}, entry)
         form = _signatures(classes, file)
-        return VersionDescription(read_signatures(form, FILE), entry)
+        return VersionDescription(read_signatures(form, SOURCE), entry)
 
 
 def _signatures(classes: Sequence[ast.ClassDef], path: str) -> object:
@@ -179,7 +179,7 @@ def _signatures(classes: Sequence[ast.ClassDef], path: str) -> object:
         ) from error
     if found is None:
         raise InvalidArgument(
-            f"no class in {FILE} says its signatures; write the version with "
+            f"no class in {SOURCE} says its signatures; write the version with "
             f"tfs.export.save_python, or put a {SIGNATURES} beside it"
         )
     return found[1]

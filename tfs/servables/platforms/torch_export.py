@@ -21,6 +21,7 @@ from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, FREE, Method, Signature, TensorSpec
+from tfs.core.version.version_layout import PROGRAM
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archives import (
     CODE_FACTOR,
@@ -195,7 +196,6 @@ def _first_symbol(value: Mapping[str, Any]) -> str | None:
     return str(value["sizes"][0]["as_expr"]["expr_str"])
 
 
-FILE: Final = "model.pt2"
 _KINDS: Final = (ArchiveKind.EXPORTED, ArchiveKind.AOTINDUCTOR)
 
 
@@ -205,7 +205,7 @@ class TorchExport:
     name: Final = "torch_export"
 
     def recognizes(self, path: str) -> bool:
-        return is_archive_of(os.path.join(path, FILE), *_KINDS)
+        return is_archive_of(os.path.join(path, PROGRAM), *_KINDS)
 
     def runs_code(self, path: str) -> bool:
         """Whether it holds machine code (AOTInductor), pickles or odd names."""
@@ -220,7 +220,7 @@ class TorchExport:
         Its signatures have the program's limit of rows in any case.
         """
         description = describe(path, self.name, self._own)
-        max_rows = read_max_rows(os.path.join(path, FILE))
+        max_rows = read_max_rows(os.path.join(path, PROGRAM))
         if max_rows is None:
             return description
         bounded = {
@@ -233,7 +233,7 @@ class TorchExport:
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of the mapped file; or of compiled tensors, and the file."""
-        contents = inspect_archive(os.path.join(path, FILE))
+        contents = inspect_archive(os.path.join(path, PROGRAM))
         if contents.kind not in _KINDS:
             raise wrong_kind(contents.kind, ArchiveKind.EXPORTED)
         if contents.kind is ArchiveKind.EXPORTED:
@@ -244,19 +244,19 @@ class TorchExport:
         )
 
     def why_apart(self, path: str) -> str:
-        file = os.path.join(path, FILE)
+        file = os.path.join(path, PROGRAM)
         if inspect_archive(file).kind is not ArchiveKind.EXPORTED:
-            return f"{FILE} is machine code"
+            return f"{PROGRAM} is machine code"
         try:
             why = why_code(file)
         except Exception:
             why = "it cannot be read"  # loading it says what is wrong
-        return f"{FILE} is more than a graph: {why}" if why else ""
+        return f"{PROGRAM} is more than a graph: {why}" if why else ""
 
     def _own(self, path: str) -> VersionDescription:
         if os.path.isfile(os.path.join(path, SIGNATURES)):
             return VersionDescription({})
-        archive = os.path.join(path, FILE)
+        archive = os.path.join(path, PROGRAM)
         if inspect_archive(archive).kind is not ArchiveKind.EXPORTED:
             raise InvalidArgument(
                 "an AOTInductor package does not tell its signature: write the version "

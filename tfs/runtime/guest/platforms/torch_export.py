@@ -25,13 +25,13 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
+from tfs.core.version.version_layout import PROGRAM
 from tfs.runtime.guest.faults import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.version_files import (
-    ARCHIVE,
     MACHINE_CODE,
     check_processor,
     is_compiled,
@@ -51,7 +51,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         InvalidArgument: The program's arguments do not fit the signature.
 
     """
-    file = files[ARCHIVE]
+    file = files[PROGRAM]
     who = source.id.slashed
     reader: MappedReader | None = None
     try:
@@ -66,7 +66,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         raise
     except Exception as error:
         raise DataLoss(
-            f"{who}: {ARCHIVE} cannot be loaded by torch {torch.__version__}: "
+            f"{who}: {PROGRAM} cannot be loaded by torch {torch.__version__}: "
             f"{what_is_missing(error)}{one_line(error)}"
         ) from error
     finally:
@@ -122,7 +122,7 @@ def _read_mapped(
 
 
 def _load_compiled(source: ModelSource, files: VersionFiles) -> Callable[..., object]:
-    path = files[ARCHIVE].path
+    path = files[PROGRAM].path
     library = files.files.get(MACHINE_CODE)
     if source.device != "cpu" or library is None:
         return _load_in_folder(source, path)

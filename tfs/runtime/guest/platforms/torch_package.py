@@ -37,6 +37,7 @@ from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.version.version_layout import ARCHIVE
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
@@ -167,7 +168,6 @@ def _replaced(
     return module
 
 
-ARCHIVE = "model.pt"
 _RESOURCES = "importlib.resources"
 
 

@@ -35,7 +35,7 @@ import torch
 from tfs.core.system.log_lines import write_own_lines
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.guest_model import MODULES, import_for
+from tfs.runtime.guest.guest_model import IMPORTED_AHEAD, import_for
 from tfs.runtime.guest.own_process import name_process, seed_random, show_stacks
 from tfs.runtime.guest.side_effects import KnownFunctions
 from tfs.runtime.guest.worker.worker import Worker
@@ -179,7 +179,7 @@ class Zygote:
 
     def _import_for(self, platform: str) -> None:
         """Does a platform's imports, which its workers, and all later ones, then share."""
-        if platform in MODULES and platform not in self._imported:
+        if platform in IMPORTED_AHEAD and platform not in self._imported:
             import_for(platform)
             self._imported.add(platform)
             self._known = KnownFunctions()
