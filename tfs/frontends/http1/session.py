@@ -495,9 +495,13 @@ class HttpSession:
         if queued is not None and now_s - queued.since_s > limit_s:
             self._refuse(BadRequestError(429, used_up().message))
         elif wire.unsent_bytes:
-            self._check_progress(-1, wire.sent_bytes, now_s)
-        elif queued is None and (self._incoming or self._parser.is_inside):
-            self._check_progress(self._num_requests, self._num_received, now_s)
+            if self._is_stuck(-1, wire.sent_bytes, now_s):
+                self.close()
+        elif (self._incoming or self._parser.is_inside) and not (
+            queued is not None or self._is_last
+        ):
+            if self._is_stuck(self._num_requests, self._num_received, now_s):
+                self._refuse(BadRequestError(408, "the request came too slowly"))
         else:
             self._waits_for = 0
             if self._calls:
@@ -505,16 +509,14 @@ class HttpSession:
             if now_s - self._idle_since_s > options.idle_timeout_s:
                 self.close(lingers=True)
 
-    def _check_progress(self, waits_for: int, num_bytes: int, now_s: float) -> None:
+    def _is_stuck(self, waits_for: int, num_bytes: int, now_s: float) -> bool:
         if self._waits_for != waits_for:
             self._waits_for = waits_for
             self._progress = Progress(num_bytes, now_s)
-        elif (
-            self._progress.move(num_bytes, now_s)
-            > self._shared.options.no_progress_timeout_s
-        ):
-            self._shared.clients.counters.timeouts += 1
-            self.close()
+        limit_s = self._shared.options.no_progress_timeout_s
+        is_stuck = self._progress.move(num_bytes, now_s) > limit_s
+        self._shared.clients.counters.timeouts += is_stuck
+        return is_stuck
 
     def begin_drain(self) -> None:
         """Takes no more requests behind those that are there."""
