@@ -157,8 +157,8 @@ def _view(array: Any, dtype: DType) -> TensorView:
         nan = np.isnan(array)
         data = np.where(nan, 0x7FC0, rounded).astype("<u2").tobytes()
         return TensorView(dtype, shape, data)
-    if dtype in (COMPLEX64, COMPLEX128):
-        if not shape or shape[-1] != 2:
+    if dtype in (COMPLEX64, COMPLEX128) and shape[-1:] != (0,):
+        if shape[-1:] != (2,):
             raise InvalidArgument(
                 f"a {dtype.name} is a list of two numbers, [real, imaginary]; got the "
                 f"shape {list(shape)}"
