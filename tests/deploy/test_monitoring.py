@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 
 from tests.architecture.tree import ROOT
 from tests.deploy.monitored import MONITORING, asked_of, queries
@@ -43,6 +44,13 @@ def test_files_that_are_mounted_exist() -> None:
     )
     board = (MONITORING / "grafana/board.json").read_text()
     assert set(re.findall(r'"type": "prometheus", "uid": "(\w+)"', board)) == set(uid)
+
+
+def test_the_board_is_there_when_the_server_is_not_healthy() -> None:
+    """Which is when it is looked at."""
+    services = yaml.safe_load(COMPOSE)["services"]
+    waiting = {name: each.get("depends_on", []) for name, each in services.items()}
+    assert waiting == {"tfs": [], "prometheus": [], "grafana": ["prometheus"]}
 
 
 def test_only_the_servers_ports_are_open_to_the_network() -> None:
