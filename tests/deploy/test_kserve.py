@@ -35,6 +35,9 @@ def test_its_arguments_are_the_servers() -> None:
     options = read_flags(arguments)
     assert options.model_name == "digits"
     assert options.model_base_path == "/mnt/models"
+    grace_s = 30  # of a pod that names none, as the CRD has no field for it
+    unloading_s = 5
+    assert options.drain_wait_s + options.drain_timeout_s + unloading_s <= grace_s
     assert container["ports"][0]["containerPort"] == options.rest_api_port
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["port"] == options.rest_api_port
