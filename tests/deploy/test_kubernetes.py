@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.architecture.tree import ROOT
 from tfs.cli.main import make_parser
@@ -127,11 +128,23 @@ def test_what_the_server_writes_to_is_a_volume() -> None:
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
 def test_a_kustomization_has_what_it_names(path: Path) -> None:
     """`kubectl apply -k` finds each of its resources, and no file is left out."""
-    named = values("-", path.read_text().replace("  - ", "  -: "))
+    named = yaml.safe_load(path.read_text())["resources"]
     assert named
     assert [name for name in named if not (path.parent / name).exists()] == []
     files = {each.name for each in path.parent.glob("*.yaml")} - {path.name}
     assert {name for name in named if name.endswith(".yaml")} == files
+
+
+def test_an_autoscaler_is_alone_in_saying_how_many_servers_there_are() -> None:
+    """A number in the Deployment would come back with each `kubectl apply`."""
+    folder = FOLDER / "overlays/hpa"
+    scaled = yaml.safe_load((folder / "autoscaler.yaml").read_text())["spec"]
+    target = {key: scaled["scaleTargetRef"][key] for key in ("kind", "name")}
+    (patch,) = yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]
+    assert patch["target"] == target
+    assert yaml.safe_load(patch["patch"]) == [
+        {"op": "remove", "path": "/spec/replicas"}
+    ]
 
 
 def test_kubernetes_takes_the_manifests() -> None:
