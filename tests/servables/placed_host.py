@@ -79,7 +79,7 @@ class Host:
             is_covered=lambda _: self.is_covered,
             on_front=self.watch_front,
         )
-        return default_registry().loader(str(path), context)
+        return default_registry().loader(str(path), context)  # type: ignore[return-value]
 
     def replay(self, servable: Servable, path: str) -> None:
         self.replayed.append((servable.id, path))

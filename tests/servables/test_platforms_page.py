@@ -14,25 +14,26 @@ from tfs.core.dtype import STRING
 from tfs.core.errors import DataLoss, ServingError
 from tfs.core.servable import Servable
 from tfs.core.tensor_view import TensorView
-from tfs.servables.platform import LoadContext, Platform
+from tfs.servables.platform import LoadContext, OwnPlatform
+from tfs.servables.registry import PlatformRegistry
 
 PAGE = Path(__file__).parents[2] / "docs" / "platforms.md"
 
 
 @pytest.fixture
-def platform() -> Platform:
+def platform() -> OwnPlatform:
     (code,) = re.findall(
         r"```python tfs_greetings\.py\n(.*?)```", PAGE.read_text(), re.S
     )
     names: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), names)
-    made: Platform = names["Greetings"]()
+    made: OwnPlatform = names["Greetings"]()
     return made
 
 
-def loaded(platform: Platform, path: Path) -> Servable:
-    assert platform.recognizes(str(path))
-    loader = platform.loader(str(path), LoadContext(lambda _: FakeInterpreter()))
+def loaded(platform: OwnPlatform, path: Path) -> Servable:
+    registry = PlatformRegistry([platform], entry_points=())
+    loader = registry.loader(str(path), LoadContext(lambda _: FakeInterpreter()))
     loader.estimate_resources()
     loader.load(ID)
     servable = loader.servable
@@ -40,7 +41,9 @@ def loaded(platform: Platform, path: Path) -> Servable:
     return servable
 
 
-def test_the_platform_of_the_page_answers(platform: Platform, tmp_path: Path) -> None:
+def test_the_platform_of_the_page_answers(
+    platform: OwnPlatform, tmp_path: Path
+) -> None:
     """Whoever copies it has a platform that loads, answers and refuses."""
     assert not platform.recognizes(str(tmp_path))
     (tmp_path / "greeting.txt").write_text("Hello NAME!")

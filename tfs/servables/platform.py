@@ -100,14 +100,48 @@ class VersionDescription:
     entry: Mapping[str, object] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Payload(Protocol):
-    """How a platform of torch reads its versions. Immutable."""
+class Platform(Protocol):
+    """One way of storing and running a model. Immutable, thread-safe.
+
+    It is a :class:`VersionReader`, or it makes loaders of its own (:class:`OwnPlatform`).
+    Implementors promise that ``recognizes`` and ``runs_code`` look at the version's files
+    and run none of its code; they are quick whatever the size of the version.
+    """
 
     @property
     def name(self) -> str:
-        """The platform's name."""
+        """The name that manifests and ``model_platform`` use."""
         ...
+
+    def recognizes(self, path: str) -> bool:
+        """Whether the version directory, which has no manifest, is of this platform."""
+        ...
+
+    def runs_code(self, path: str) -> bool:
+        """Whether loading the version executes code that came with it."""
+        ...
+
+
+class OwnPlatform(Platform, Protocol):
+    """A platform whose versions need no interpreter, such as that of a third party.
+
+    Third parties register theirs under the entry-point group ``tfs.platforms``; the
+    entry point names an object with these members, or a function without arguments
+    that returns one.
+    """
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        """Returns a new loader for the version directory ``path``.
+
+        A fault of the version shows when it is estimated or loaded, or as a ServingError
+        raised here.
+        """
+        ...
+
+
+@runtime_checkable
+class VersionReader(Platform, Protocol):
+    """A platform that reads versions which interpreters run."""
 
     def describe(self, path: str) -> VersionDescription:
         """Returns signatures and entry; runs no model code.
@@ -122,7 +156,7 @@ class Payload(Protocol):
         """Returns what loading and holding the version takes at most.
 
         Raises:
-            ServingError: The payload cannot be read.
+            ServingError: Its files cannot be read.
 
         """
         ...
@@ -139,40 +173,6 @@ class Payload(Protocol):
             zipfile.BadZipFile: It is damaged.
 
         """
-        ...
-
-
-class Platform(Protocol):
-    """One way of storing and running a model. Immutable, thread-safe.
-
-    Third parties register theirs under the entry-point group ``tfs.platforms``; the
-    entry point names an object with these members, or a function without arguments
-    that returns one.
-
-    Implementors promise:
-
-    1. ``recognizes`` and ``runs_code`` look at the version's files and run none of
-       its code; they are quick whatever the size of the version;
-    2. ``loader`` only makes the loader; a fault of the version shows when it is
-       estimated or loaded, or as a ServingError raised here;
-    3. each call gives a new loader.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name that manifests and ``model_platform`` use."""
-        ...
-
-    def recognizes(self, path: str) -> bool:
-        """Whether the version directory, which has no manifest, is of this platform."""
-        ...
-
-    def runs_code(self, path: str) -> bool:
-        """Whether loading the version executes code that came with it."""
-        ...
-
-    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        """Returns a loader for the version directory ``path``."""
         ...
 
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from tfs.core.errors import (
     FailedPrecondition,
@@ -15,6 +15,8 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
 from tfs.core.signature import Signature
 from tfs.core.version.version_layout import VERSION_FILES
 from tfs.core.version_directory import (
@@ -23,7 +25,8 @@ from tfs.core.version_directory import (
     read_manifest,
 )
 from tfs.servables.archives import inspect_archive
-from tfs.servables.platform import LoadContext, Platform
+from tfs.servables.own_loader import OwnLoader
+from tfs.servables.platform import LoadContext, OwnPlatform, VersionReader
 from tfs.servables.platforms.hashmap import Hashmap
 from tfs.servables.platforms.model_archive import TorchPackage, TorchScript
 from tfs.servables.platforms.python_model import PythonModel
@@ -31,6 +34,8 @@ from tfs.servables.platforms.torch_export import TorchExport
 from tfs.servables.version_loader import VersionLoader
 
 log = logging.getLogger(__name__)
+
+AnyPlatform: TypeAlias = VersionReader | OwnPlatform
 
 ENTRY_POINTS: Final = "tfs.platforms"
 
@@ -46,7 +51,7 @@ class PlatformRegistry:
 
     def __init__(
         self,
-        platforms: Iterable[Platform],
+        platforms: Iterable[AnyPlatform],
         *,
         allow_model_code: bool = True,
         entry_points: Sequence[importlib.metadata.EntryPoint] | None = None,
@@ -76,7 +81,7 @@ class PlatformRegistry:
         """Every name ``model_platform`` may have."""
         return [*self._platforms, *self._entry_points]
 
-    def get(self, name: str) -> Platform:
+    def get(self, name: str) -> AnyPlatform:
         """Returns the platform called ``name``.
 
         Raises:
@@ -95,7 +100,7 @@ class PlatformRegistry:
         self._platforms.setdefault(name, platform)
         return platform
 
-    def detect(self, path: str) -> Platform:
+    def detect(self, path: str) -> AnyPlatform:
         """Returns the platform of a version directory by its contents.
 
         Raises:
@@ -123,7 +128,7 @@ class PlatformRegistry:
 
     def loader(
         self, path: str, context: LoadContext, model_platform: str = ""
-    ) -> VersionLoader:
+    ) -> Loader[Servable]:
         """Returns a loader for a version directory; quick, nothing is loaded.
 
         Args:
@@ -146,19 +151,18 @@ class PlatformRegistry:
                 "--allow_model_code=false forbids; save it as torch_export (a graph, "
                 "not compiled) or torchscript, or allow model code"
             )
-        loader = platform.loader(path, context)
-        if isinstance(loader, VersionLoader):
-            return loader
-        return VersionLoader(path, loader, context)
+        if isinstance(platform, VersionReader):
+            return VersionLoader(path, platform, context)
+        return OwnLoader(path, platform.loader(path, context), context)
 
 
-def _import(entry_point: importlib.metadata.EntryPoint) -> Platform:
+def _import(entry_point: importlib.metadata.EntryPoint) -> AnyPlatform:
     try:
         loaded = entry_point.load()
         made = loaded if hasattr(loaded, "recognizes") else None
         if made is None or isinstance(loaded, type):
             made = cast("Callable[[], object]", loaded)()
-        platform = cast(Platform, made)
+        platform = cast(AnyPlatform, made)
         name = platform.name
     except Exception as error:
         raise Internal(

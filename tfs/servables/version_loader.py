@@ -23,7 +23,6 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.loader import Loader
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.resources import (
     MAIN,
@@ -54,7 +53,7 @@ from tfs.servables.measuring.probe_subject import (
     failing_examples,
     warm_up,
 )
-from tfs.servables.platform import LoadContext, Payload
+from tfs.servables.platform import LoadContext, VersionReader
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +72,14 @@ class VersionLoader:
 
     Args:
         path: The version directory.
-        payload: How the platform reads its versions; or the loader of a platform that
-            needs no interpreter, whose versions are loaded and warmed up, no more.
+        reader: How the platform reads its versions.
         context: What the server gives every loader.
 
     """
 
-    def __init__(
-        self, path: str, payload: Payload | Loader[Servable], context: LoadContext
-    ) -> None:
+    def __init__(self, path: str, reader: VersionReader, context: LoadContext) -> None:
         self._path = path
-        self._payload = payload
+        self._reader = reader
         self._context = context
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
@@ -120,16 +116,13 @@ class VersionLoader:
         return self._code_digest
 
     def estimate_resources(self) -> ResourceAllocation:
-        payload = self._payload
-        if not isinstance(payload, Payload):
-            return payload.estimate_resources()
         if self._estimate is None:
             if is_committed(self._path):
                 manifest = read_manifest(self._path)
                 verify_sizes(self._path, manifest)
                 check_payload(self._path, manifest)
             with damage_told(self._path):
-                stored = payload.estimate(self._path)
+                stored = self._reader.estimate(self._path)
             profiler = self._context.profiler
             known = None if profiler is None else profiler.known(self.code_digest)
             self._estimate = learned_estimate(stored, known)
@@ -138,12 +131,7 @@ class VersionLoader:
     def load(self, servable_id: ServableId) -> None:
         if self._version is not None:
             raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
-        payload = self._payload
-        if isinstance(payload, Payload):
-            version = self._load_model(servable_id, payload)
-        else:
-            payload.load(servable_id)
-            version = LoadedVersion(payload.servable)
+        version = self._load_model(servable_id)
         with self._changed:
             self._version = version
             slow_s, self._slow_s = self._slow_s, None
@@ -165,10 +153,10 @@ class VersionLoader:
 
     # -- a load ------------------------------------------------------------------------
 
-    def _load_model(self, servable_id: ServableId, payload: Payload) -> LoadedVersion:
+    def _load_model(self, servable_id: ServableId) -> LoadedVersion:
         context = self._context
         verify_version(self._path)
-        description = payload.describe(self._path)
+        description = self._reader.describe(self._path)
         check_examples(self._path, description.signatures)
         self._concurrency = concurrency_of(description.entry, self._path)
         profiler = context.profiler
@@ -182,7 +170,7 @@ class VersionLoader:
             source = ModelSource(
                 id=servable_id,
                 path=self._path,
-                platform=payload.name,
+                platform=self._reader.name,
                 entry=description.entry,
                 signatures=description.signatures,
                 device=context.device,
@@ -245,10 +233,10 @@ class VersionLoader:
         """Returns why the version must not run in the server process; "" if it may."""
         digest = self.code_digest
         known = _WHY_APART.get(digest)
-        if known is not None or not isinstance(self._payload, Payload):
-            return known or ""
+        if known is not None:
+            return known
         try:
-            why = self._payload.why_apart(self._path)
+            why = self._reader.why_apart(self._path)
         except Exception:
             return "its files cannot be read"  # loading it says what is wrong
         if len(_WHY_APART) >= _MAX_KNOWN:
@@ -274,8 +262,9 @@ class VersionLoader:
 
         """
         context, model = self._context, version.unqueued
+        assert isinstance(model, PlacedModel)  # an interpreter loaded it
         remembers = profile is not None and not profile.is_repeatable
-        if profile is not None and isinstance(model, PlacedModel):
+        if profile is not None:
             before, placement = placement, self._place(profile)
             if placement.backend is not before.backend or (was_called and remembers):
                 interpreter = context.interpreter_for(placement.backend)
@@ -293,7 +282,7 @@ class VersionLoader:
         else:
             front = context.batch(model, self._path, profile, backend)
             rows = front.staged_rows if isinstance(front, BatchedServable) else {}
-            if rows and isinstance(model, PlacedModel):
+            if rows:
                 whole = self._compute_in_stages(model, rows, backend)
                 if whole:
                     why += f"; it is computed whole: {whole}"
@@ -422,10 +411,7 @@ class VersionLoader:
 
     def _free(self, version: LoadedVersion) -> None:
         version.drain()
-        if not isinstance(version.unqueued, PlacedModel):
-            assert not isinstance(self._payload, Payload)
-            self._payload.unload()
-            return
+        assert isinstance(version.unqueued, PlacedModel)  # an interpreter loaded it
         version.unqueued.unload()
 
     # -- while it serves ---------------------------------------------------------------

@@ -38,6 +38,7 @@ from tfs.runtime.guest.weights import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.python_model import PythonModel
+from tfs.servables.version_loader import VersionLoader
 
 SORTING = Path(__file__).parents[1] / "sorting_servable.py"
 EXAMPLE = {"numbers": torch.tensor([[2.0, 1, 3], [6, 5, 4]]), "names": ["ann", "bob"]}
@@ -51,7 +52,7 @@ def load() -> Iterator[Load]:
     loaders: list[Loader[Servable]] = []
 
     def loaded(path: str) -> Servable:
-        loader = PythonModel().loader(path, LoadContext(lambda _: interpreter))
+        loader = VersionLoader(path, PythonModel(), LoadContext(lambda _: interpreter))
         loader.load(ID)
         loaders.append(loader)
         return loader.servable
@@ -511,12 +512,12 @@ def test_estimate_counts_everything_beside_the_code(tmp_path: Path) -> None:
     """Weights and assets are what a class is likely to hold in memory."""
     context = LoadContext(lambda _: FakeInterpreter())
     with pytest.raises(NotFound):
-        PythonModel().loader(str(tmp_path), context).estimate_resources()
+        VersionLoader(str(tmp_path), PythonModel(), context).estimate_resources()
     (tmp_path / "servable.py").write_text(SORTING.read_text())
-    small = PythonModel().loader(str(tmp_path), context).estimate_resources()
+    small = VersionLoader(str(tmp_path), PythonModel(), context).estimate_resources()
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "big").write_bytes(bytes(1 << 20))
-    large = PythonModel().loader(str(tmp_path), context).estimate_resources()
+    large = VersionLoader(str(tmp_path), PythonModel(), context).estimate_resources()
     (more,) = (q for r, q in large.items())
     (less,) = (q for r, q in small.items())
     assert more - less == 2 << 20
@@ -549,8 +550,8 @@ def test_class_that_takes_no_such_number_is_refused(
         .replace("class Sorting", "def eight():\n    return True\n\n\nclass Sorting")
         .replace("    def load(", f"    concurrency = {value}\n\n    def load(")
     )
-    loader = PythonModel().loader(
-        str(tmp_path), LoadContext(lambda _: FakeInterpreter())
+    loader = VersionLoader(
+        str(tmp_path), PythonModel(), LoadContext(lambda _: FakeInterpreter())
     )
 
     def make() -> None:

@@ -28,6 +28,7 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.model_archive import TorchScript
 from tfs.servables.platforms.torch_export import TorchExport, read_exported_signature
+from tfs.servables.version_loader import VersionLoader
 
 PIXELS = torch.rand(2, 64)
 QUICK_TO_COMPILE = {
@@ -58,7 +59,7 @@ def inline() -> Iterator[InlineInterpreter]:
 def answered(
     platform: TorchExport | TorchScript, path: str, inline: InlineInterpreter
 ) -> dict[str, TensorView]:
-    loader = platform.loader(path, LoadContext(lambda _: inline))
+    loader = VersionLoader(path, platform, LoadContext(lambda _: inline))
     loader.load(ID)
     view = TensorView(FLOAT32, (2, 64), PIXELS.numpy().tobytes())
     outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"pixels": view})
@@ -79,7 +80,8 @@ def test_graphs_are_loaded_side_by_side(
     """torch's reader of graphs is one per process; versions that wait for it load."""
     path = save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export")
     loaders = [
-        TorchExport().loader(path, LoadContext(lambda _: inline)) for _ in range(6)
+        VersionLoader(path, TorchExport(), LoadContext(lambda _: inline))
+        for _ in range(6)
     ]
     at_once = threading.Barrier(len(loaders))
 
@@ -166,7 +168,7 @@ def test_optional_input_of_a_graph_is_sent_or_left_out_for_any_number_of_rows(
         tmp_path,
         platform="torch_export",
     )
-    loader = TorchExport().loader(path, LoadContext(lambda _: inline))
+    loader = VersionLoader(path, TorchExport(), LoadContext(lambda _: inline))
     loader.load(ID)
     for num_rows in (1, 3, 4):
         x, heat = torch.rand(num_rows, 3), torch.rand(num_rows, 1) + 1
@@ -190,7 +192,7 @@ def test_sizes_that_a_graph_excludes_are_the_callers_mistake(
         DigitClassifier().eval(), (PIXELS,), dynamic_shapes={"pixels": {0: batch}}
     )
     torch.export.save(program, tmp_path / "model.pt2")
-    loader = TorchExport().loader(str(tmp_path), LoadContext(lambda _: inline))
+    loader = VersionLoader(str(tmp_path), TorchExport(), LoadContext(lambda _: inline))
     loader.load(ID)
     inputs = {"pixels": view_of(torch.rand(5, 64))}
     outcome = run_task(loader.servable, DEFAULT_SIGNATURE, inputs)
@@ -240,7 +242,7 @@ def test_outputs_of_a_program_have_the_names_of_its_dict(
     torch.export.save(program, tmp_path / "model.pt2")
     signature = read_exported_signature(str(tmp_path / "model.pt2"))
     assert list(signature.outputs) == ["shifted", "a"]
-    loader = TorchExport().loader(str(tmp_path), LoadContext(lambda _: inline))
+    loader = VersionLoader(str(tmp_path), TorchExport(), LoadContext(lambda _: inline))
     loader.load(ID)
     view = TensorView(FLOAT32, (2, 64), PIXELS.numpy().tobytes())
     outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"x": view, "k": view})
@@ -279,7 +281,7 @@ def test_damaged_program_is_data_loss(
         '{"dtype": "float32", "shape": [-1, 64]}}, "outputs": {"output": '
         '{"dtype": "float32", "shape": [-1, 10]}}}}'
     )
-    loader = TorchExport().loader(str(path), LoadContext(lambda _: inline))
+    loader = VersionLoader(str(path), TorchExport(), LoadContext(lambda _: inline))
     with pytest.raises(DataLoss, match=r"torch 2\."):
         loader.load(ID)
 
@@ -359,7 +361,7 @@ def test_missing_operator_is_named_by_the_server(
     with zipfile.ZipFile(path / "model.pt2", "w") as archive:
         for each, content in entries.items():
             archive.writestr(each, content.replace(b"tripled", b"quadrup"))
-    loader = TorchExport().loader(str(path), LoadContext(lambda _: inline))
+    loader = VersionLoader(str(path), TorchExport(), LoadContext(lambda _: inline))
     with pytest.raises(DataLoss, match=r"operator tfs_tests::quadrup.*torch_package"):
         loader.load(ID)
 

@@ -64,7 +64,7 @@ def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     with process_host() as host:
         # Its imports take seconds, at the lowest priority minutes on a busy machine.
         interpreter = host.pool(ProcessOptions(is_urgent=lambda: True))
-        loader = TorchPackage().loader(path, LoadContext(lambda _: interpreter))
+        loader = VersionLoader(path, TorchPackage(), LoadContext(lambda _: interpreter))
         loader.load(ID)
         outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"x": view_of(x)})
         loader.unload()
@@ -78,7 +78,7 @@ def test_version_loads_answers_like_the_module_and_unloads(
     """The version answers as the module, bit for bit, and unloading leaves nothing."""
     module = DigitClassifier()
     path = save(module, EXAMPLE, tmp_path)
-    loader = TorchPackage().loader(path, LoadContext(lambda _: inline))
+    loader = VersionLoader(path, TorchPackage(), LoadContext(lambda _: inline))
     loader.load(ID)
     servable = loader.servable
     signature = servable.signatures[DEFAULT_SIGNATURE]
@@ -110,7 +110,7 @@ def test_interpreter_is_told_everything_about_the_version(version: Path) -> None
     """Entry, signatures and device reach whatever runs the model."""
     interpreter = FakeInterpreter()
     context = LoadContext(lambda _: interpreter, device="cuda:1", intra_op_threads=4)
-    loader = TorchPackage().loader(str(version), context)
+    loader = VersionLoader(str(version), TorchPackage(), context)
     loader.load(ID)
     source = interpreter.models[0].source
     assert (source.id, source.path, source.platform) == (
@@ -132,7 +132,9 @@ def test_replaced_byte_is_found_before_any_code_runs(version: Path) -> None:
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
     interpreter = FakeInterpreter()
-    loader = TorchPackage().loader(str(version), LoadContext(lambda _: interpreter))
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: interpreter)
+    )
     with pytest.raises(DataLoss, match=r"model\.pt"):
         loader.load(ID)
     assert not interpreter.models
@@ -144,8 +146,8 @@ def test_cut_archive_of_a_manifest_is_data_loss_before_anything_is_read(
     """A size tells a broken copy at once, by the same code as a wrong digest."""
     archive = version / "model.pt"
     archive.write_bytes(archive.read_bytes()[:1000])
-    loader = TorchPackage().loader(
-        str(version), LoadContext(lambda _: FakeInterpreter())
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: FakeInterpreter())
     )
     with pytest.raises(DataLoss, match=r"model\.pt has 1000 bytes, its manifest says"):
         loader.estimate_resources()
@@ -160,8 +162,8 @@ def test_a_manifest_without_its_payload_says_what_is_missing(
     form |= {"files": {}, "platform": platform}
     (version / MANIFEST).write_text(json.dumps(form))
     (version / "model.pt").unlink()
-    loader = TorchPackage().loader(
-        str(version), LoadContext(lambda _: FakeInterpreter())
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: FakeInterpreter())
     )
     name = {"torch_package": "model.pt", "torch_export": "model.pt2"}[platform]
     with pytest.raises(DataLoss, match=f"no {name} in .*platform '{platform}'; write"):
@@ -177,8 +179,8 @@ def test_an_example_beyond_its_file_keeps_a_version_from_loading(
     (slot,) = form["signatures"][DEFAULT_SIGNATURE]["example"].values()
     slot["offset"] += offset
     (version / MANIFEST).write_text(json.dumps(form))
-    loader = TorchPackage().loader(
-        str(version), LoadContext(lambda _: FakeInterpreter())
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: FakeInterpreter())
     )
     words = (
         r"'serving_default': the example of input '\w+' ends at byte \d+ of examples"
@@ -190,7 +192,9 @@ def test_an_example_beyond_its_file_keeps_a_version_from_loading(
 def test_failed_load_leaves_nothing_and_can_be_repeated(version: Path) -> None:
     """A manager may try again after a passing fault."""
     interpreter = FakeInterpreter(Unavailable("busy"))
-    loader = TorchPackage().loader(str(version), LoadContext(lambda _: interpreter))
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: interpreter)
+    )
     with pytest.raises(Unavailable):
         loader.load(ID)
     with pytest.raises(FailedPrecondition):
@@ -202,8 +206,8 @@ def test_failed_load_leaves_nothing_and_can_be_repeated(version: Path) -> None:
 
 def test_estimate_is_the_archive_and_its_code(version: Path) -> None:
     """Cheap, the same every time, and at least what is mapped."""
-    loader = TorchPackage().loader(
-        str(version), LoadContext(lambda _: FakeInterpreter())
+    loader = VersionLoader(
+        str(version), TorchPackage(), LoadContext(lambda _: FakeInterpreter())
     )
     first = loader.estimate_resources()
     assert first[Resource(MAIN, RAM_BYTES, 0)] > (version / "model.pt").stat().st_size
@@ -216,7 +220,7 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
     """Another version with the same code is known to peak, whatever its file's size."""
     paths = [save(DigitClassifier(), EXAMPLE, tmp_path) for _ in range(2)]
     plain = LoadContext(lambda _: FakeInterpreter())
-    first, second = (TorchPackage().loader(path, plain) for path in paths)
+    first, second = (VersionLoader(path, TorchPackage(), plain) for path in paths)
     assert isinstance(first, VersionLoader)
     profile = ModelProfile(
         code_digest=first.code_digest,
@@ -225,7 +229,7 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
     cache = Profiles()
     cache.put(profile)
     context = LoadContext(lambda _: FakeInterpreter(), profiler=Profiler(cache))
-    learned = TorchPackage().loader(paths[1], context).estimate_resources()
+    learned = VersionLoader(paths[1], TorchPackage(), context).estimate_resources()
     assert learned[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 619 << 20
     assert second.estimate_resources()[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 0
 
@@ -237,7 +241,7 @@ def test_interpreters_are_told_what_runs_the_same_code(tmp_path: Path) -> None:
         path = save(DigitClassifier(), EXAMPLE, tmp_path, number)
         for profiler in (Profiler(Profiles(), ProbeOptions(budget_s=0.0)), None):
             context = LoadContext(lambda _: interpreter, profiler=profiler)
-            TorchPackage().loader(path, context).load(ID)
+            VersionLoader(path, TorchPackage(), context).load(ID)
     first, unknown, second, _ = (m.source.code_digest for m in interpreter.models)
     assert first == second != ""
     assert unknown == ""
@@ -248,7 +252,7 @@ def test_an_interpreter_is_told_that_code_was_measured(version: Path) -> None:
     cache, interpreter = Profiles(), FakeInterpreter()
     profiler = Profiler(cache, ProbeOptions(budget_s=0.0))
     context = LoadContext(lambda _: interpreter, profiler=profiler)
-    loader = TorchPackage().loader(str(version), context)
+    loader = VersionLoader(str(version), TorchPackage(), context)
     assert isinstance(loader, VersionLoader)
     loader.load(ID)
     cache.put(ModelProfile(loader.code_digest))
@@ -275,7 +279,7 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
     cache = Profiles()
     profiler = Noting(cache)
     context = LoadContext(lambda _: FakeInterpreter(), profiler=profiler)
-    loader = TorchPackage().loader(str(version), context)
+    loader = VersionLoader(str(version), TorchPackage(), context)
     assert isinstance(loader, VersionLoader)
     cache.put(ModelProfile(loader.code_digest, process_changes="the locale"))
     loader.load(ID)

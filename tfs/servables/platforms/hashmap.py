@@ -269,7 +269,7 @@ _BYTES_PER_FILE_BYTE: Final = 12
 
 
 class Hashmap:
-    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+    """See :class:`tfs.servables.platform.OwnPlatform`. Immutable."""
 
     name: Final = "hashmap"
 

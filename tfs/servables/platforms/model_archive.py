@@ -7,9 +7,7 @@ import zipfile
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable import Servable
 from tfs.core.version.version_layout import ARCHIVE
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archives import (
@@ -20,13 +18,12 @@ from tfs.servables.archives import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.reach.source_reach import why_package
-from tfs.servables.version_loader import VersionLoader
 
 
 class TorchScript:
-    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+    """See :class:`tfs.servables.platform.VersionReader`. Immutable."""
 
     name: Final = "torchscript"
 
@@ -36,9 +33,6 @@ class TorchScript:
     def runs_code(self, path: str) -> bool:
         """Returns False, as TorchScript's interpreter has no access to the system."""
         return False
-
-    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or ``signatures.json``'s."""
@@ -70,7 +64,7 @@ _DEFAULT_ENTRY: Final = {"package": "model", "resource": "model.pkl"}
 
 
 class TorchPackage:
-    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+    """See :class:`tfs.servables.platform.VersionReader`. Immutable."""
 
     name: Final = "torch_package"
 
@@ -79,9 +73,6 @@ class TorchPackage:
 
     def runs_code(self, path: str) -> bool:
         return True
-
-    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or ``signatures.json``'s."""

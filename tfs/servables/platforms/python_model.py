@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
-from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable import Servable
 from tfs.core.version.manifest import read_signatures
 from tfs.core.version.version_layout import SOURCE
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.reach.source_reach import MAX_SOURCE_BYTES, why_folder
-from tfs.servables.version_loader import VersionLoader
 
 _MAX_SHOWN_CHARS: Final = 60
 _LITERALS: Final = (
@@ -124,7 +121,7 @@ version tells."""
 
 
 class PythonModel:
-    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+    """See :class:`tfs.servables.platform.VersionReader`. Immutable."""
 
     name: Final = "python"
 
@@ -133,9 +130,6 @@ class PythonModel:
 
     def runs_code(self, path: str) -> bool:
         return True
-
-    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or else that of the class's source."""

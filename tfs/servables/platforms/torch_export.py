@@ -17,9 +17,7 @@ from typing import Any, Final
 
 from tfs.core.dtype import DTYPES, DType
 from tfs.core.errors import InvalidArgument
-from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, FREE, Method, Signature, TensorSpec
 from tfs.core.version.version_layout import PROGRAM
 from tfs.core.version_directory import SIGNATURES
@@ -31,9 +29,8 @@ from tfs.servables.archives import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.reach.exported_code import why_code
-from tfs.servables.version_loader import VersionLoader
 
 _GRAPH: Final = "models/model.json"
 
@@ -200,7 +197,7 @@ _KINDS: Final = (ArchiveKind.EXPORTED, ArchiveKind.AOTINDUCTOR)
 
 
 class TorchExport:
-    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+    """See :class:`tfs.servables.platform.VersionReader`. Immutable."""
 
     name: Final = "torch_export"
 
@@ -210,9 +207,6 @@ class TorchExport:
     def runs_code(self, path: str) -> bool:
         """Whether it holds machine code (AOTInductor), pickles or odd names."""
         return bool(self.why_apart(path))
-
-    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or else that of the program.
