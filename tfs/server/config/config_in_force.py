@@ -201,11 +201,7 @@ class ConfigInForce:
         def work() -> None:
             try:
                 running = self._require_running()
-                if self._first_origin is Origin.FLEET is not origin:
-                    raise FailedPrecondition(
-                        "this server takes its models from a fleet (--source=rpc): change "
-                        "them there, with tfs hosted"
-                    )
+                self._check_origin(origin)
                 check_kind_change(message)
                 settings, errors = read_models(
                     message, self._platforms, running.base.config
@@ -231,15 +227,7 @@ class ConfigInForce:
                 )
             self._commit(new)
             self.refusal = None
-            added = [
-                each.model for each in changed if each.change == pb.ModelOutcome.ADDED
-            ]
-            log.info(
-                "event=config_applied reason=%r models=%d new=%s",
-                reason,
-                len(new.effective.models),
-                ",".join(added) or "none",
-            )
+            _log_applied(reason, new, changed)
             if waiter is not None:
                 self._wait(waiter, deadline_s)
                 return
@@ -247,6 +235,13 @@ class ConfigInForce:
             self._on_waiting()
 
         self._run(work, on_done)
+
+    def _check_origin(self, origin: Origin) -> None:
+        if self._first_origin is Origin.FLEET is not origin:
+            raise FailedPrecondition(
+                "this server takes its models from a fleet (--source=rpc): change "
+                "them there, with tfs hosted"
+            )
 
     def override(
         self,
@@ -385,6 +380,18 @@ class ConfigInForce:
         if name in new.why_inactive:
             notes.append(f"the override is not in force: {new.why_inactive[name]}")
         return tuple(notes)
+
+
+def _log_applied(
+    reason: str, new: RunningConfig, changed: Sequence[pb.ModelOutcome]
+) -> None:
+    added = [each.model for each in changed if each.change == pb.ModelOutcome.ADDED]
+    log.info(
+        "event=config_applied reason=%r models=%d new=%s",
+        reason,
+        len(new.effective.models),
+        ",".join(added) or "none",
+    )
 
 
 def _only_checked(changed: Sequence[pb.ModelOutcome]) -> ConfigOutcome:
