@@ -64,6 +64,12 @@ def test_a_model_without_a_place_stays_where_it_serves() -> None:
     assert wanted(table(fleet(), heard("a1"))) == {"a": ("m",), "b": ()}
 
 
+def test_a_model_of_temp_that_lost_its_place_goes() -> None:
+    """Else Prod, which needs its memory, would have the place and no room to load."""
+    displaced = replace(fleet(), models={"m": replace(MODEL, is_temp=True)})
+    assert wanted(table(displaced, heard("a1"))) == {"a": (), "b": ()}
+
+
 def test_what_is_no_model_any_more_goes() -> None:
     """A job that still has a model that was removed is told nothing of it."""
     made = table(fleet("a"), heard("a1"))

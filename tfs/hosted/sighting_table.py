@@ -160,6 +160,8 @@ class SightingTable:
         """Returns the jobs that should have a model, by who answers for it."""
         placed = self._fleet.placement.get(name, ())
         jobs = {each for each in placed if each in self._fleet.jobs}
+        if not placed and self._fleet.models[name].is_temp:
+            return frozenset()  # others need what it had
         if not placed or not all(self._is_there(each, answering) for each in placed):
             # This also holds for a model without any place: what serves goes on serving.
             jobs |= {self._job_at[each] for each in answering if each in self._job_at}
