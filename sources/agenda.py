@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -104,26 +104,37 @@ class Agenda:
         """The monitored servables, by name. Replaced as a whole, never changed."""
         return self._servables
 
-    def configure(self, wanted: Mapping[str, ServableToMonitor]) -> None:
-        """Monitors exactly these servables from now on, and makes all of them due."""
+    def configure(
+        self, wanted: Mapping[str, ServableToMonitor], *, looks_at_all: bool = True
+    ) -> None:
+        """Monitors exactly these servables from now on, and makes them due.
+
+        Args:
+            wanted: The servables, by name.
+            looks_at_all: Whether that includes unchanged ones, because an operator who
+                reloads wants everything up to date, above all where nothing is polled.
+
+        """
         by_directory = _by_directory(wanted)
         with self._changed:
-            self._servables = wanted
+            before, self._servables = self._servables, wanted
             self._by_directory = by_directory
             keys = (*(self._looks.keys() & {REPOSITORY}), *wanted)
             self._looks = {key: self._looks.get(key) or Look(key) for key in keys}
             self._num_asked += 1
-            # This includes the unchanged ones, because an operator who reloads wants
-            # everything up to date, above all where nothing is polled. Under the same
-            # lock, or a round could count for this configuration and list none of it.
-            self.insist()
+            due: Iterable[str] = keys
+            if not looks_at_all:
+                due = [n for n, each in wanted.items() if before.get(n) != each]
+            # Under the same lock, or a round could count for this configuration and list
+            # none of it.
+            self.insist(due)
 
     def add_repository(self, path: str) -> None:
         """Lists a directory of models as well, which is due now."""
         with self._changed:
             self._repository = directory_of(path)
             self._looks[REPOSITORY] = Look(REPOSITORY)
-        self.insist(REPOSITORY)
+        self.insist([REPOSITORY])
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until all configurations given so far have been listed and emitted.
@@ -154,11 +165,11 @@ class Agenda:
                     look.due_s = wanted_s
                     self._changed.notify_all()
 
-    def insist(self, *keys: str) -> None:
+    def insist(self, keys: Iterable[str] | None = None) -> None:
         """Makes some listings due, or all of them, whether or not a pause is over."""
         now_s = self._clock.now()
         with self._changed:
-            for key in keys or self._looks:
+            for key in self._looks if keys is None else keys:
                 if key in self._looks:
                     self._looks[key].due_s = now_s
                     self._looks[key].is_insisted = True
@@ -174,7 +185,7 @@ class Agenda:
                 return
             self._looks[name].must_repeat = True
             self._num_asked += 1
-            self.insist(name)
+            self.insist([name])
 
     # -- who lists ------------------------------------------------------------------
 

@@ -189,12 +189,14 @@ class FileSystemSource:
 
     # -- configuration ---------------------------------------------------------
 
-    def update_config(self, servables: Iterable[ServableToMonitor]) -> None:
+    def update_config(
+        self, servables: Iterable[ServableToMonitor], *, looks_at_all: bool = True
+    ) -> None:
         """Monitors exactly ``servables`` from now on; never waits for a scan.
 
-        All of them are looked at immediately, and for those left out an empty set is
-        emitted. The source's thread does that if it runs; otherwise it is done before
-        this returns.
+        All of them (or those that are new or changed, unless ``looks_at_all``) are looked
+        at immediately, and for those left out an empty set is emitted. The source's thread
+        does that if it runs; otherwise it is done before this returns.
 
         Raises:
             InvalidArgument: A name occurs twice; nothing changed.
@@ -203,7 +205,7 @@ class FileSystemSource:
         """
         wanted = by_name(servables)
         self._check_has_versions(wanted.values())
-        self._agenda.configure(wanted)
+        self._agenda.configure(wanted, looks_at_all=looks_at_all)
         if self._thread is None and self._outlet.is_connected:
             self.step()
 
@@ -436,7 +438,7 @@ class FileSystemSource:
         self._check_s = self._clock.now() + self._options.poll_wait_s
         for key, path in self._watched.items():
             if not self._watcher.is_current(path):
-                self._agenda.insist(key)
+                self._agenda.insist([key])
 
     def _has_watcher(self) -> bool:
         """Starts the watcher unless it runs; tried again, as others give back what they took."""

@@ -450,3 +450,17 @@ def test_an_emptied_repository_unloads_only_on_request(
     env.look()
     env.look()
     assert env.available("a") == left
+
+
+def test_a_message_of_a_fleet_has_only_what_it_changes_listed() -> None:
+    """One of ten thousand models is added without a look at the others; a reload looks."""
+    env = Environment()
+    env.add_version("a", 1)
+    env.start(config(model("a")), Origin.FLEET)
+    env.add_version("a", 2)
+    env.add_version("b", 1)
+    env.apply(model("a"), model("b"), origin=Origin.FLEET)
+    assert (env.served("a"), env.served("b")) == (1, 1)
+    env.look()
+    assert env.served("a") == 2
+    env.close()

@@ -267,6 +267,22 @@ def test_giving_the_same_configuration_again_looks_again() -> None:
     assert w.target.versions("digits") == [2]
 
 
+def test_a_configuration_may_ask_for_no_look_at_what_it_leaves_as_it_was() -> None:
+    """Of ten thousand servables only those are listed that are new or changed."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=0))
+    w.publish(1)
+    w.source.step()
+    w.publish(2)
+    w.publish(1, "other")
+    w.source.update_config([monitor(), monitor("other")], looks_at_all=False)
+    assert w.target.versions("digits") == [1]
+    assert w.target.versions("other") == [1]
+    changed = [monitor(policy=Latest(2)), monitor("other")]
+    w.source.update_config(changed, looks_at_all=False)
+    assert w.target.versions("digits") == [2, 1]
+    assert w.source.wait_applied(w.clock.now())
+
+
 # -- what must not unload ------------------------------------------------------------
 
 

@@ -283,7 +283,12 @@ class ServerCore:
         new_ones = self.residency.set_models(
             [name for name, settings in models.items() if settings.is_on_demand]
         )
-        self.sources.monitor(models.values(), self._served.rejected)
+        # A fleet's message brings one of ten thousand models, and nobody waits for a look
+        # at the others.
+        is_reload = before is None or new.base.origin is not Origin.FLEET
+        self.sources.monitor(
+            models.values(), self._served.rejected, looks_at_all=is_reload
+        )
         for name in () if before is None else (*new_ones, *judged_anew):
             self.sources.source.say_again(name)
 

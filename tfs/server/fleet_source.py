@@ -10,14 +10,13 @@ models/versions to keep loaded"; section 2.1.1 has Sources that are not a file s
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf import text_format
+from google.protobuf.message import DecodeError
 
 from tfs.core.errors import (
     DataLoss,
@@ -26,13 +25,15 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.replaced_file import replace_file
-from tfs.proto._pool import POOL
+from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
+    ModelServerConfig,
+)
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.options import ServerOptions, SourceKind
 
 log = logging.getLogger(__name__)
 
-FILE_NAME: Final = "fleet.json"
+FILE_NAME: Final = "fleet.pb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ def awaits_fleet(options: ServerOptions) -> bool:
 class FleetFile:
     """Keeps the claim and the config on disk. Not thread-safe; blocks on the disk.
 
+    They are kept as a message: the text of ten thousand models takes 0.2 s to write.
+
     Args:
         state_dir: The directory; made if it is not there.
 
@@ -95,36 +98,38 @@ class FleetFile:
         self.path = os.path.join(state_dir, FILE_NAME)
         os.makedirs(state_dir, exist_ok=True)
 
-    def read(self) -> tuple[FleetClaim | None, str]:
-        """Returns the claim, None if there is none, and the config's text.
+    def read(self) -> pb.AspireRequest:
+        """Returns what was written last; without a claim and models if nothing was.
 
         Raises:
             DataLoss: The file is damaged.
 
         """
         try:
-            with open(self.path, encoding="utf-8") as file:
-                form: dict[str, Any] = json.load(file)
-            claim = form["claim"] and FleetClaim(**form["claim"])
-            return claim, str(form["config"])
+            with open(self.path, "rb") as file:
+                told = pb.AspireRequest.FromString(file.read())
+            check_complete(told)
         except FileNotFoundError:
-            return None, "model_config_list {}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            told = pb.AspireRequest()
+            told.config.model_config_list.SetInParent()
+        except (OSError, DecodeError, InvalidArgument) as error:
             raise DataLoss(
                 f"what the fleet said last cannot be read from {self.path}: {error}; "
                 "remove the file to start without models"
             ) from error
+        return told
 
-    def write(self, claim: FleetClaim | None, config: str) -> None:
+    def write(self, claim: FleetClaim | None, config: ModelServerConfig) -> None:
         """Replaces both; after a crash both are old or both new.
 
         Raises:
             Unavailable: The disk takes nothing; the old ones are still there.
 
         """
-        form = {"claim": claim and asdict(claim), "config": config}
+        told = pb.AspireRequest(claim=claim_report(claim), config=config)
+        told.num_models = len(config.model_config_list.config)
         try:
-            replace_file(self.path, json.dumps(form), is_durable=True)
+            replace_file(self.path, told.SerializeToString(), is_durable=True)
         except OSError as error:
             raise Unavailable(
                 f"cannot keep what the fleet says in {self.path}: {error.strerror}"
@@ -144,7 +149,9 @@ class FleetSource:
 
     def __init__(self, file: FleetFile) -> None:
         self._file = file
-        self._claim, self._config = file.read()
+        told = file.read()
+        self._claim = claim_of(told.claim) if told.HasField("claim") else None
+        self._config = told.config
         self.on_claimed: Callable[[], None] = lambda: None
 
     @property
@@ -162,15 +169,9 @@ class FleetSource:
 
         """
         claim = claim_of(request.claim)
-        listed = len(request.config.model_config_list.config)
         if not claim.fleet:
             raise InvalidArgument("the message names no fleet")
-        if not request.HasField("num_models") or request.num_models != listed:
-            said = request.num_models if request.HasField("num_models") else "no number"
-            raise InvalidArgument(
-                f"the message is incomplete: {listed} models, and it speaks of {said}; "
-                "nothing was changed"
-            )
+        check_complete(request)
         held = self._claim
         if held is not None and not request.take_over:
             held.check_successor(claim)
@@ -192,9 +193,8 @@ class FleetSource:
 
         """
         claim = claim_of(request.claim)
-        text = text_format.MessageToString(request.config, descriptor_pool=POOL)
-        self._file.write(claim, text)
-        self._claim, self._config = claim, text
+        self._file.write(claim, request.config)
+        self._claim, self._config = claim, request.config
 
     def leave(self) -> FleetClaim | None:
         """Forgets the fleet and returns it; what is served stays.
@@ -208,6 +208,17 @@ class FleetSource:
         self._claim = None
         log.warning("event=fleet_left fleet=%s", left.name if left else "none")
         return left
+
+
+def check_complete(told: pb.AspireRequest) -> None:
+    """Raises InvalidArgument unless a message has as many models as it says."""
+    listed = len(told.config.model_config_list.config)
+    if not told.HasField("num_models") or told.num_models != listed:
+        said = told.num_models if told.HasField("num_models") else "no number"
+        raise InvalidArgument(
+            f"the message is incomplete: {listed} models, and it speaks of {said}; "
+            "nothing was changed"
+        )
 
 
 def claim_of(message: pb.FleetClaim) -> FleetClaim:

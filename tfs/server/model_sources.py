@@ -125,15 +125,18 @@ class ModelSources:
         self,
         models: Iterable[ModelSettings],
         rejected: Callable[[ModelSettings], Collection[int]],
+        *,
+        looks_at_all: bool,
     ) -> None:
         """Watches exactly these models from now on; never waits for a listing.
 
         Args:
             models: The models.
             rejected: Returns the versions of a model that guards rejected.
+            looks_at_all: Whether unchanged ones are listed as well.
 
         """
-        self.source.update_config(
+        servables = (
             ServableToMonitor(
                 settings.name,
                 settings.base_path,
@@ -145,6 +148,7 @@ class ModelSources:
             )
             for settings in models
         )
+        self.source.update_config(servables, looks_at_all=looks_at_all)
 
     def watch_repository(self, path: str, on_models: OnModels) -> None:
         """Watches a directory of models too; call it once, before ``start``."""

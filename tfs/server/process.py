@@ -33,6 +33,7 @@ from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import (
     ServerConfig,
     parse_config_text,
+    read_config,
     read_config_text,
     single_model,
 )
@@ -150,8 +151,7 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
         text = read_config_file(path)
         return text, read_config_text(text, path)
     if options.source is SourceKind.RPC:
-        file = FleetFile(options.state_dir)
-        return "", read_config_text(file.read()[1], file.path)
+        return "", read_config(FleetFile(options.state_dir).read().config)
     repository, base_path = options.model_repository, options.model_base_path
     if repository:
         _require_absolute("--model_repository", repository)

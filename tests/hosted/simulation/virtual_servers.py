@@ -16,8 +16,11 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.reports import JobReport, ReplicaSighting
+from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
+    ModelServerConfig,
+)
 from tfs.proto.tfs.v1 import admin_service_pb2
-from tfs.server.fleet_source import FleetClaim, FleetFile, FleetSource
+from tfs.server.fleet_source import FleetClaim, FleetFile, FleetSource, claim_report
 from tfs.testing.fake_clock import FakeClock
 
 _LOAD_S: Final = 2.0
@@ -28,13 +31,15 @@ class _Disk(FleetFile):
     """What a server keeps of its fleet."""
 
     def __init__(self) -> None:
-        self.kept: tuple[FleetClaim | None, str] = (None, "")
+        self.kept = admin_service_pb2.AspireRequest()
 
-    def read(self) -> tuple[FleetClaim | None, str]:
+    def read(self) -> admin_service_pb2.AspireRequest:
         return self.kept
 
-    def write(self, claim: FleetClaim | None, config: str) -> None:
-        self.kept = claim, config
+    def write(self, claim: FleetClaim | None, config: ModelServerConfig) -> None:
+        self.kept = admin_service_pb2.AspireRequest(
+            claim=claim_report(claim), config=config
+        )
 
 
 @dataclass(slots=True, eq=False)
