@@ -55,6 +55,10 @@ OnModels = Callable[[Sequence[ServableToMonitor]], object]
 # between listings, and one as long as the last listing took.
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
+# For each base path, so that ten thousand of them cost a few hundredths of a core: the
+# least pause between two listings that nothing asks for, and between two checks.
+_RESCAN_S: Final = 0.03
+_CHECK_S: Final = 0.0003
 # The first listing of a store imports its driver, which takes seconds on a busy machine.
 _STORE_S: Final = 10.0
 
@@ -126,6 +130,9 @@ class FileSystemSource:
         # event thread never takes it.
         self._turn = threading.Lock()
         self._streams: dict[str, AspiredStream] = {}
+        # Those to be published anew, and those whose base paths other threads list.
+        self._told: set[str] = set()
+        self._handed_over: set[str] = set()
         self._repository: ModelRepository | None = None
         self._repository_look: Look | None = None
         self._watcher = watcher or InotifyWatcher()
@@ -318,6 +325,7 @@ class FileSystemSource:
                 self._listed = now.servables
                 for name in self._streams.keys() - now.servables.keys():
                     del self._streams[name]
+                    self._told.add(name)
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
                 self._end_other_watches(now.servables.values())
@@ -351,13 +359,16 @@ class FileSystemSource:
         stream = self._streams.setdefault(servable.name, AspiredStream(servable))
         stream.configure(servable)
         stream.look = look
+        self._told.add(servable.name)
         base_path = servable.base_path
         try:
             listing = functools.partial(
                 self._lister.listing, servable, stream.remembered
             )
             limit_s = _STORE_S if is_remote(base_path) else PATIENCE_S
-            if not self._hand_over(base_path, look, listing, limit_s):
+            if self._hand_over(base_path, look, listing, limit_s):
+                self._handed_over.add(servable.name)
+            else:
                 self._take(stream, look, listing())
         except Exception as error:  # a fault of one base path must not stop the others
             log.exception("event=listing_failed servable=%s", servable.name)
@@ -367,6 +378,7 @@ class FileSystemSource:
     def _take(self, stream: AspiredStream, look: Look, found: Listing) -> None:
         """Emits what was found, and sets the time of the next listing."""
         options, now_s = self._options, self._clock.now()
+        self._told.add(stream.servable.name)
         aspired = stream.take(found, now_s, unload_when_empty=options.unload_when_empty)
         if aspired is not None:
             self._emit(aspired)
@@ -385,7 +397,9 @@ class FileSystemSource:
         options = self._options
         if options.poll_wait_s <= 0:
             return math.inf
-        pause_s = options.rescan_s if has_events else options.poll_wait_s
+        pause_s = options.poll_wait_s
+        if has_events:
+            pause_s = max(options.rescan_s, _RESCAN_S * len(self._streams))
         return self._clock.now() + pause_s
 
     def _emit(self, aspired: AspiredVersions[StoragePath]) -> None:
@@ -397,13 +411,20 @@ class FileSystemSource:
 
     def _publish(self, number: int) -> None:
         """Publishes the findings, and then that the configuration was listed."""
-        streams = self._streams
-        self._findings = {
-            name: _Finding(each.problems, each.at_hand or (), each.outlook)
-            for name, each in streams.items()
-        }
-        self._problems = {n: s.problems for n, s in streams.items() if s.problems}
-        awaited = {name for name, each in streams.items() if each.is_awaited}
+        findings, problems = dict(self._findings), dict(self._problems)
+        for name in self._told:
+            findings.pop(name, None)
+            problems.pop(name, None)
+            stream = self._streams.get(name)
+            if stream is not None:
+                at_hand, outlook = stream.at_hand or (), stream.outlook
+                findings[name] = _Finding(stream.problems, at_hand, outlook)
+                if stream.problems:
+                    problems[name] = stream.problems
+        self._told.clear()
+        self._findings, self._problems = findings, problems
+        waiting = ((name, self._streams.get(name)) for name in self._handed_over)
+        awaited = {name for name, each in waiting if each and each.is_awaited}
         self._agenda.end_round(number, awaited)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
@@ -435,7 +456,8 @@ class FileSystemSource:
 
     def _check_watched(self) -> None:
         """Has listed what has become another directory: no event tells of that."""
-        self._check_s = self._clock.now() + self._options.poll_wait_s
+        pause_s = max(self._options.poll_wait_s, _CHECK_S * len(self._watched))
+        self._check_s = self._clock.now() + pause_s
         for key, path in self._watched.items():
             if not self._watcher.is_current(path):
                 self._agenda.insist([key])
@@ -504,8 +526,13 @@ class FileSystemSource:
             return
         relief_s = self._storage.relieve()
         self._relief_s = math.inf if relief_s is None else relief_s
-        for stream in self._streams.values():
+        for name in list(self._handed_over):
+            stream = self._streams.get(name)
+            if stream is None or stream.look is None or not stream.look.is_open:
+                self._handed_over.discard(name)
+                continue
             aspired = stream.give_up_waiting(self._clock.now())
+            self._told.add(name)
             if aspired is not None:
                 self._emit(aspired)
         look = self._repository_look

@@ -74,7 +74,8 @@ class FileSystemSourceOptions:
             does, seconds between checks that the base path is still the same directory.
             0 looks once at the start and then only at what a new configuration changed.
             Below 0, only ``poll_once`` looks.
-        rescan_s: Seconds between looks if the file system gives events.
+        rescan_s: Seconds between looks if the file system gives events; more for
+            thousands of servables.
         watch: Whether base paths are watched whose file system gives events; False polls
             everywhere.
         settle_s: How long a version directory without a manifest, or one whose

@@ -154,10 +154,12 @@ def silent_mount(mountinfo: str, path: str) -> str:
         path: Absolute.
 
     """
+    if not any(is_silent for _, is_silent in _mounts(mountinfo)):
+        return ""  # wherever links lead
     at, left = "", path
     for _ in range(_MAX_NUM_LINKS):
-        point, kind = _mount_of(mountinfo, f"{at}/{left}")
-        if kind in SILENT_FILE_SYSTEMS or kind.startswith("fuse"):
+        point, is_silent = _mount_of(mountinfo, f"{at}/{left}")
+        if is_silent:
             return point
         link = _first_link(at, left)
         if link is None:
@@ -187,25 +189,27 @@ def _first_link(at: str, left: str) -> tuple[str, str] | None:
     return None
 
 
-def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:
-    """Returns the mount point above a path, without following links, and its type."""
+def _mount_of(mountinfo: str, path: str) -> tuple[str, bool]:
+    """Returns the mount point above a path, without following links; if it is silent."""
     path = os.path.normpath(path).replace("//", "/")
-    for point, kind in _mounts(mountinfo):
+    for point, is_silent in _mounts(mountinfo):
         if path == point or path.startswith(point.rstrip("/") + "/"):
-            return point, kind
-    return "", ""
+            return point, is_silent
+    return "", False
 
 
 @functools.lru_cache(maxsize=1)  # it rarely changes, and a thousand base paths ask
-def _mounts(mountinfo: str) -> list[tuple[str, str]]:
-    """Returns mount points with their types; the first that fits a path is right."""
+def _mounts(mountinfo: str) -> list[tuple[str, bool]]:
+    """Returns mount points, and if they are silent; the first that fits a path is right."""
     mounts = []
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
         if dash and len(fields) >= 5:
             point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
-            mounts.append((point, right.split(" ", 1)[0]))
+            kind = right.split(" ", 1)[0]
+            is_silent = kind in SILENT_FILE_SYSTEMS or kind.startswith("fuse")
+            mounts.append((point, is_silent))
     mounts.reverse()  # of several mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
 

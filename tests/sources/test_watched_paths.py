@@ -161,6 +161,29 @@ def test_a_lost_event_is_made_up_for() -> None:
         assert target.wait_for(lambda calls: len(calls) == 2)
 
 
+def test_the_more_base_paths_are_watched_the_more_rarely_each_is_listed_anyway() -> (
+    None
+):
+    """Listing what no event tells of takes a share of a core that does not grow."""
+    watcher, clock, num = FakeWatcher(), FakeClock(), 300
+    files = FakeFileSystem(clock)
+    files.write("/models/digits/1/servable.json")
+    models = tuple(
+        monitor(f"m{each}", base_path="/models/digits") for each in range(num)
+    )
+    options = FileSystemSourceOptions(models, poll_wait_s=1, rescan_s=3)
+    source = FileSystemSource(options, file_system=files, clock=clock, watcher=watcher)
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    with source:
+        clock.block_until_sleepers(1)
+        calls = files.num_calls
+        for _ in range(36):  # seconds: four times 0.03 for each of them
+            clock.advance(1)
+            source.step()
+        assert calls < files.num_calls <= 6 * calls
+
+
 def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
     """The check that comes with poll_wait_s notices a watch that went astray."""
     watcher = FakeWatcher()

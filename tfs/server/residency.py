@@ -135,15 +135,17 @@ class Residency:
         model = self._models.get(name)
         return () if model is None or model.is_admitted else self.versions(name)
 
-    def outlook(self, name: str) -> object | None:
-        """Returns what differs when a model fares otherwise that is not loaded yet.
+    def outlooks(self) -> Mapping[str, object]:
+        """Returns what differs when models fare otherwise that are not loaded yet.
 
-        None for any other model, and for one that has no versions.
+        Those that have no versions are left out.
         """
-        registered = self.registered(name)
-        if not registered:
-            return None
-        return registered, self._monitor.version_states(name)
+        versions, states = self._versions.versions, self._monitor.version_states
+        return {
+            name: (registered, states(name))
+            for name, model in self._models.items()
+            if not model.is_admitted and (registered := versions(name))
+        }
 
     def note_use(self, name: str) -> None:
         """Notes that a request asks for a model."""

@@ -151,23 +151,21 @@ class ServerReports:
 
     def _looks(self, running: RunningConfig) -> dict[str, object]:
         """Returns what differs when the report of a model does, for each."""
-        outlook_of = self._core.residency.outlook
+        outlooks = self._core.residency.outlooks()
         problems, active = self._core.sources.source.problems(), running.active
-        looks: dict[str, object] = {}
-        for name, settings in running.effective.models.items():
-            outlook = outlook_of(name)
-            looks[name] = (
-                _LOADED
-                if outlook is None
-                else (
-                    settings,
-                    name in active,
-                    running.why_inactive.get(name),
-                    outlook,
-                    problems.get(name),
-                )
+        why_inactive = running.why_inactive
+        return {
+            name: (
+                settings,
+                name in active,
+                why_inactive.get(name),
+                outlooks[name],
+                problems.get(name),
             )
-        return looks
+            if name in outlooks
+            else _LOADED
+            for name, settings in running.effective.models.items()
+        }
 
     def _refusal_notes(self) -> list[str]:
         refusal = self._core.config.refusal
