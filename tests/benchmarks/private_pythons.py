@@ -31,7 +31,7 @@ CALL_WINDOW_S = 0.3
 REQUESTERS = (1, 2)
 
 _LACKING = dlmopen_probe.lacking() or None
-"""What this host lacks; what only a trial can tell ends the run with its reason."""
+"""What this host lacks; what only a test can tell ends the run with its reason."""
 
 
 def figure_rows(model: str, num: int, goal: Goal | None) -> Iterator[Row]:

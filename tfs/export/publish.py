@@ -27,8 +27,8 @@ from tfs.core.version_directory import (
     payload_files,
     read_manifest,
 )
+from tfs.export.checking.export_check import check_version
 from tfs.export.signatures.signature import Derived
-from tfs.export.trial.trial import tried
 from tfs.export.values import view_of
 
 
@@ -195,6 +195,6 @@ def reseal(
             target, manifest.platform, manifest.signatures, manifest.entry, producer()
         )
         if manifest.platform in RUN_PLATFORMS:
-            tried(target, manifest.platform)
+            check_version(target, manifest.platform)
 
     return publish(os.fspath(base_path), version, fill)

@@ -17,13 +17,17 @@ from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version.version_layout import ARCHIVE, LAYOUTS
 from tfs.core.version_directory import EXAMPLES, commit
+from tfs.export.checking.export_check import (
+    check_version,
+    prepare_checks,
+    unlike_servers,
+)
 from tfs.export.packaging.package import RESOURCE, package_of, write_archive
 from tfs.export.packaging.packaging import Packaging, readable
 from tfs.export.publish import Extras, place_examples, producer, publish
 from tfs.export.signatures.derive import derive
 from tfs.export.signatures.module_calls import OF_PROGRAMS, evaluation, outputs_of
 from tfs.export.signatures.signature import Derived, ExampleInputs, Signature
-from tfs.export.trial.trial import prepare_trials, tried, unlike_servers
 from tfs.export.values import close, same, view_of
 from tfs.export.wrappers import (
     has_wrappers,
@@ -224,7 +228,7 @@ def _saved(
     if packaging.concurrency != 1 and platform != "torch_package":
         raise InvalidArgument(f"a {platform} runs one request at a time")
     extras = Extras(assets, packaging.batching_parameters, packaging.statistics)
-    prepare_trials()
+    prepare_checks()
     with (
         evaluation(without_parallelism(module)) as given,
         readable(packaging.resources),
@@ -321,7 +325,7 @@ def _differing_outputs(
         InvalidArgument: The version cannot be served; says what to do.
 
     """
-    outputs = tried(folder, platform, _device(derived))
+    outputs = check_version(folder, platform, _device(derived))
     differing = {
         key: [
             name

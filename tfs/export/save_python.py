@@ -20,11 +20,11 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version.manifest import read_signatures
 from tfs.core.version.version_layout import CHECKPOINT, SAFETENSORS, SOURCE
 from tfs.core.version_directory import EXAMPLES, commit
+from tfs.export.checking.export_check import check_version
 from tfs.export.packaging.own_modules import imported_from, write_own_modules
 from tfs.export.packaging.packaging import Packaging
 from tfs.export.publish import Extras, place_examples, producer, publish
 from tfs.export.signatures.signature import Derived
-from tfs.export.trial.trial import tried
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.runtime.guest.model_source import concurrency_of
 from tfs.runtime.guest.platforms.python import (
@@ -180,7 +180,7 @@ def save_python(
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
         commit(folder, "python", placed, entry, producer())
-        tried(folder, "python", has_own_extern=bool(packaging.extern))
+        check_version(folder, "python", has_own_extern=bool(packaging.extern))
 
     final = publish(os.fspath(base_path), version, fill)
     log.info("event=version_exported path=%s platform=python", final)

@@ -200,7 +200,7 @@ def test_data_of_a_packaged_module_is_found_by_pythons_own_ways(
 def test_own_code_outside_of_the_archive_is_out_of_reach(
     tmp_path: Path, own_code: Path
 ) -> None:
-    """No server has the author's folders, so the trial before a commit has not either."""
+    """No server has the author's folders, so the check before a commit has not either."""
     before = dict(sys.modules)
     with pytest.raises(
         InvalidArgument, match=r"own_heads is your own code.*: include it$"

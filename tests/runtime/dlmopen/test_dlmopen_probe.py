@@ -29,7 +29,7 @@ def _asks_anew() -> Iterator[None]:
 def answer(
     monkeypatch: pytest.MonkeyPatch, returncode: int, stdout: str = "", stderr: str = ""
 ) -> None:
-    """Makes the trial end so, on a host that lacks nothing."""
+    """Makes the test end so, on a host that lacks nothing."""
     monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
     done = subprocess.CompletedProcess([], returncode, stdout, stderr)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
@@ -68,7 +68,7 @@ def test_a_static_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crash_of_the_trial_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever kills the trial would have killed the server."""
+    """Whatever kills the test would have killed the server."""
     answer(monkeypatch, -11, stderr="one\nlast words\n")
     reason = dlmopen_probe.refusal(2)
     assert "SIGSEGV" in reason
@@ -90,7 +90,7 @@ def test_what_the_trial_found_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_trial_without_an_answer_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial that says nothing counts as one that failed."""
+    """A test that says nothing counts as one that failed."""
     answer(monkeypatch, 0)
     assert "exited with 0" in dlmopen_probe.refusal(2)
 
@@ -126,12 +126,12 @@ def test_the_library_is_found_whatever_sysconfig_says(
 def test_versions_that_load_at_once_share_one_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A trial takes seconds for each interpreter; it is made once for a number of them."""
-    trials: list[int] = []
+    """A test takes seconds for each interpreter; it is made once for a number of them."""
+    tests: list[int] = []
     begun, may_end = threading.Event(), threading.Event()
 
     def run(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        trials.append(1)
+        tests.append(1)
         begun.set()
         may_end.wait(10)
         return subprocess.CompletedProcess([], 0, 'dlmopen-probe: ""\n', "")
@@ -146,7 +146,7 @@ def test_versions_that_load_at_once_share_one_trial(
         second = pool.submit(dlmopen_probe.refusal, 1)
         may_end.set()
         assert (first.result(10), second.result(10)) == ("", "")
-    assert len(trials) == 1
+    assert len(tests) == 1
 
 
 @pytest.mark.parametrize(

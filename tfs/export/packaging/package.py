@@ -43,7 +43,7 @@ from tfs.export.packaging.module_origin import (
     trouble,
 )
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.packaging.pickling import TrialPickler, unsaved_of
+from tfs.export.packaging.pickling import DryPickler, unsaved_of
 from tfs.export.packaging.script_source import in_utf8, needed_source, read_source
 from tfs.export.wrappers import (
     unwrapped,
@@ -437,17 +437,17 @@ def _save_script(
     exporter: PackageExporter, module: nn.Module, classes: Sequence[str]
 ) -> None:
     """Puts the parts of the running script that the model uses into the archive."""
-    trial = TrialPickler()
+    dry = DryPickler()
     try:
-        trial.dump(module)
+        dry.dump(module)
     except Exception:
         return  # save_pickle will raise the error that explains it
     for path in classes:
         owner, _, name = path.partition(":")
         if owner == "__main__":
-            trial.names.add(name.partition(".")[0])
+            dry.names.add(name.partition(".")[0])
     place = getattr(sys.modules["__main__"], "__file__", None)
-    if not trial.names or not place or not Path(place).is_file():
+    if not dry.names or not place or not Path(place).is_file():
         return
-    source = needed_source(read_source(place), trial.names, Path(place).name)
+    source = needed_source(read_source(place), dry.names, Path(place).name)
     exporter.save_source_string("__main__", source)

@@ -171,7 +171,7 @@ _MOST_DEPTH: Final = 12
 _MOST_SHOWN: Final = 8
 
 
-class TrialPickler(pickle.Pickler):
+class DryPickler(pickle.Pickler):
     """Tries to pickle everything except the elements of tensors.
 
     Attributes:
@@ -211,7 +211,7 @@ def unsaved_of(module: nn.Module) -> tuple[Unsaved, ...]:
 
 def _error(value: object) -> Exception | None:
     try:
-        TrialPickler().dump(value)
+        DryPickler().dump(value)
     except Exception as error:
         return error
     return None

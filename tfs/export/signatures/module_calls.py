@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
+from tfs.export.checking.check_advice import GRADIENTS
 from tfs.export.module_copy import to_call
 from tfs.export.signatures.named_outputs import is_nested, name_outputs
 from tfs.export.signatures.signature import Signature
-from tfs.export.trial.trial_advice import GRADIENTS
 from tfs.export.values import Value, Values, as_strings, dtype_of, shape_of
 from tfs.runtime.guest.platforms.module_call import module_call
 from tfs.runtime.guest.platforms.nested_values import Form, nesting

@@ -132,9 +132,9 @@ def _tried(num_interpreters: int) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"a trial in another process hung for {timeout_s:.0f} s; use process"
+        return f"a test in another process hung for {timeout_s:.0f} s; use process"
     except OSError as error:
-        return f"a trial in another process cannot be started: {error}; use process"
+        return f"a test in another process cannot be started: {error}; use process"
     for line in reversed(done.stdout.splitlines()):
         if line.startswith(_ANSWER):
             reason: str = json.loads(line.removeprefix(_ANSWER))
@@ -146,7 +146,7 @@ def _tried(num_interpreters: int) -> str:
     else:
         how = f"exited with {done.returncode}"
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-    return f"a trial in another process {how} ({last[0][:200]}); use process"
+    return f"a test in another process {how} ({last[0][:200]}); use process"
 
 
 def main(num_interpreters: int) -> None:

@@ -17,7 +17,7 @@ from tests.models.at_import import Ends, ScaledByOption
 from tests.models.reads_variables import Scaled
 from tfs.core.errors import InvalidArgument
 from tfs.export import save, save_python
-from tfs.export.trial.trial import prepare_trials
+from tfs.export.checking.export_check import prepare_checks
 
 X = torch.ones(2, 3)
 
@@ -57,20 +57,20 @@ def test_a_programs_timeout_for_sockets_does_not_end_the_process(
     tmp_path: Path,
 ) -> None:
     """It waits for the next version, however long that takes."""
-    prepare_trials().close()
+    prepare_checks().close()
     socket.setdefaulttimeout(30.0)
     try:
         save(AddsOne(), X, tmp_path)
     finally:
         socket.setdefaulttimeout(None)
-    process = prepare_trials()
+    process = prepare_checks()
     save(AddsOne(), X, tmp_path)
-    assert prepare_trials() is process
+    assert prepare_checks() is process
 
 
 def test_trials_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
     """Whoever kills it costs the next save the time to start another."""
-    prepare_trials().close()
+    prepare_checks().close()
     save(AddsOne(), X, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""tfs.cli.operating.trial."""
+"""tfs.cli.operating.canary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from tfs.cli.operating.trial import show_primary as show
+from tfs.cli.operating.canary import show_primary as show
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 

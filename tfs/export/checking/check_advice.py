@@ -1,4 +1,4 @@
-"""What an author can do about a version that failed its trial, by the types of errors."""
+"""What an author can do about a version that failed its check, by the types of errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from tfs.export.packaging.dependency_report import Action
 from tfs.export.packaging.module_origin import default_action
-from tfs.runtime.guest.trial import RaisedError, TrialFailure
+from tfs.runtime.guest.export_check import CheckFailure, RaisedError
 
 
 class PackagedModules:
@@ -38,8 +38,8 @@ class PackagedModules:
         self.has_own_extern = any(map(_is_own, extern))
 
 
-def told(failure: TrialFailure, modules: PackagedModules) -> str:
-    """Returns the message about a failed trial: what happened, and what to do."""
+def told(failure: CheckFailure, modules: PackagedModules) -> str:
+    """Returns the message about a failed check: what happened, and what to do."""
     left_out = ", ".join(map(repr, failure.left_out))
     text = f"{_STEPS[failure.step].format(left_out)}: {failure.error.message}"
     if failure.wants_gradients:

@@ -26,22 +26,22 @@ import torch
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.core.servable import Tensors
 from tfs.core.version.version_layout import ARCHIVE
+from tfs.export.checking.check_advice import PackagedModules, told
 from tfs.export.packaging.module_origin import is_library
-from tfs.export.trial.trial_advice import PackagedModules, told
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.trial import TrialResult
+from tfs.runtime.guest.export_check import CheckResult
 from tfs.runtime.process.zygote_process import import_path, worker_environment
 
-_PROGRAM: Final = (
-    "import sys; from tfs.runtime.guest.trial import main; main(int(sys.argv[2]))"
-)
+_PROGRAM: Final = """
+import sys; from tfs.runtime.guest.export_check import main; main(int(sys.argv[2]))
+"""
 
 
-class TrialProcess:
+class CheckProcess:
     """A program that tries versions, each in a fork of its own.
 
-    Thread-safe; trials of one program run one after another. Whatever interrupts one
-    ends the program, and the next trial starts another. It ends with this process.
+    Thread-safe; checks of one program run one after another. Whatever interrupts one
+    ends the program, and the next check starts another. It ends with this process.
 
     Args:
         import_path: Where it may import from, this package's folder among it.
@@ -108,17 +108,17 @@ class TrialProcess:
             self._process.wait()
 
 
-_started: TrialProcess | None = None
+_started: CheckProcess | None = None
 _starting: Final = threading.Lock()
 """Guards ``_started``; leaf."""
 
 
-def trial_process(import_path: list[str]) -> TrialProcess:
+def check_process(import_path: list[str]) -> CheckProcess:
     """Returns this program's process, started on first use: it imports torch first."""
     global _started
     with _starting:
         if _started is None or not _started.is_usable:
-            _started = TrialProcess(import_path)
+            _started = CheckProcess(import_path)
             atexit.register(_started.close)
         return _started
 
@@ -126,13 +126,13 @@ def trial_process(import_path: list[str]) -> TrialProcess:
 log = logging.getLogger(__name__)
 
 
-def prepare_trials() -> TrialProcess:
+def prepare_checks() -> CheckProcess:
     """Starts the process in which versions are tried, if there is none."""
     root = import_path()[0]
-    return trial_process([root, *_server_path(has_own_code=False)])
+    return check_process([root, *_server_path(has_own_code=False)])
 
 
-def tried(
+def check_version(
     folder: str, platform: str, device: str = "cpu", *, has_own_extern: bool = False
 ) -> dict[str, Tensors]:
     """Loads and calls a version on its examples; returns the outputs by signature. Blocks.
@@ -152,11 +152,11 @@ def tried(
 
     """
     archive = PackagedModules(os.path.join(folder, ARCHIVE))
-    with tempfile.TemporaryDirectory(prefix="tfs-trial-") as place:
+    with tempfile.TemporaryDirectory(prefix="tfs-check-") as place:
         working_folder = os.path.join(place, "empty")
         os.mkdir(working_folder)
         path = os.path.join(place, "result")
-        status = prepare_trials().run(
+        status = prepare_checks().run(
             {
                 "folder": os.path.abspath(folder),
                 "platform": platform,
@@ -174,7 +174,7 @@ def tried(
                 "would on a server"
             )
         with open(path, "rb") as file:
-            result: TrialResult = pickle.load(file)
+            result: CheckResult = pickle.load(file)
     _warn(result)
     if result.failure is not None:
         raise InvalidArgument(told(result.failure, archive) + unlike_servers())
@@ -222,7 +222,7 @@ def _settings() -> dict[str, object]:
     return settings
 
 
-def _warn(result: TrialResult) -> None:
+def _warn(result: CheckResult) -> None:
     if result.variables:
         log.warning(
             "event=environment_variables_read names=%s are read by the model; a server "

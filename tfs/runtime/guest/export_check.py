@@ -1,6 +1,6 @@
 """Loads and calls a version in a process that has nothing of its author's program.
 
-The program waits for requests and forks a process for each trial, so that importing
+The program waits for requests and forks a process for each check, so that importing
 torch is paid for once. What it runs is what a worker runs: the platform's loader and
 its calls, with a worker's command line and environment. A crash ends the fork alone.
 
@@ -65,7 +65,7 @@ class RaisedError:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialFailure:
+class CheckFailure:
     """Why a version cannot be served.
 
     Attributes:
@@ -86,8 +86,8 @@ class TrialFailure:
 
 
 @dataclass(slots=True)
-class TrialResult:
-    """What came of a trial.
+class CheckResult:
+    """What came of a check.
 
     Attributes:
         outputs: By signature that has an example, the outputs for it.
@@ -101,7 +101,7 @@ class TrialResult:
     """
 
     outputs: dict[str, Tensors] = field(default_factory=dict)
-    failure: TrialFailure | None = None
+    failure: CheckFailure | None = None
     failed_others: dict[str, str] = field(default_factory=dict)
     variables: list[str] = field(default_factory=list)
     read_arguments: bool = False
@@ -109,7 +109,7 @@ class TrialResult:
 
 
 def main(socket_fd: int) -> None:
-    """Serves trials until the other end of the socket is closed."""
+    """Serves checks until the other end of the socket is closed."""
     channel = socket.socket(fileno=socket_fd)
     while (message := control_channel.receive(channel)) is not None:
         request = json.loads(message[0])
@@ -146,7 +146,7 @@ def _status_of(pid: int, socket_fd: int) -> int | None:
 def _run(request: Mapping[str, Any]) -> None:
     """Tries one version and ends the process."""
     os.setpgid(0, 0)
-    result = TrialResult()
+    result = CheckResult()
     try:
         os.chdir(request["working_folder"])
         os.environ.clear()
@@ -177,7 +177,7 @@ def _run(request: Mapping[str, Any]) -> None:
     os._exit(0)
 
 
-def _try(folder: str, manifest: Manifest, device: str, result: TrialResult) -> None:
+def _try(folder: str, manifest: Manifest, device: str, result: CheckResult) -> None:
     """Calls each signature on a model that was just loaded, and loads it once more."""
     source = ModelSource(
         ServableId("export", 0),
@@ -215,7 +215,7 @@ def _try(folder: str, manifest: Manifest, device: str, result: TrialResult) -> N
             step = "again" if result.outputs else "load"
             _loaded(source).close()
     except ServingError as error:
-        result.failure = TrialFailure(
+        result.failure = CheckFailure(
             step, error, tuple(_causes(error)), wants_gradients, left_out
         )
 
@@ -245,7 +245,7 @@ def _works_with_gradients(model: GuestModel, key: str, inputs: Tensors) -> bool:
 
 
 def _try_others(
-    model: GuestModel, manifest: Manifest, example: Tensors, result: TrialResult
+    model: GuestModel, manifest: Manifest, example: Tensors, result: CheckResult
 ) -> None:
     """Calls the signatures without an example that take this one."""
     for key, signature in manifest.signatures.items():
