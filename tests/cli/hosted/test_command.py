@@ -205,6 +205,11 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert "zones   1 of 1    0          64.0 MiB (fixed)  " in printed, (
         "the rest is as measured"
     )
+    change("scale", "zones", "--memory=96M", "--cpus=0.5")
+    zones = state.read().fleet.models["zones"]
+    assert (zones.memory_bytes, zones.cpus) == (size("96M"), 0.5)
+    change("scale", "zones", "--memory=0")
+    assert state.read().fleet.models["zones"].is_estimate
     assert hosted("remove-model", "zones", "--wait_s=5") == 0
     capsys.readouterr()
     assert hosted("status", "--json") == 0
@@ -273,6 +278,7 @@ def test_a_dry_run_tells_what_would_be(
         (["add-version", "m", "1"], "no model m"),
         (["update-model", "m"], "no model m"),
         (["why", "m"], "no model m"),
+        (["scale", "m"], "say --replicas, --memory or --cpus"),
         (["promote", "m"], "takes a version, or --end"),
         (["rollback", "m", "1", "--end"], "takes a version, or --end"),
         (["rollback", "m", "1"], "no model m"),

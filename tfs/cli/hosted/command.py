@@ -123,10 +123,10 @@ def _add_models(commands: Subparsers) -> None:
     )
     _add_model_arguments(parser)
     parser = add_change_command(
-        commands, "scale", "change on how many servers it is", _scale
+        commands, "scale", "change on how many servers it is, or its size", _scale
     )
     parser.add_argument("model", metavar="MODEL")
-    _add_replicas(parser, required=True)
+    _add_hints(parser)
     parser = add_change_command(
         commands, "update-model", "change its base path or config", _update_model
     )
@@ -174,23 +174,8 @@ def _add_versions(commands: Subparsers) -> None:
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--memory",
-        type=size,
-        default=0,
-        metavar="SIZE",
-        help="what a replica takes while versions change: 500M (default: estimated, "
-        "then measured)",
-    )
-    _add_replicas(parser)
+    _add_hints(parser, " (default: three, in Temp two, if there are so many)")
     _add_partition(parser)
-    parser.add_argument(
-        "--cpus",
-        type=processors,
-        default=0.0,
-        metavar="X",
-        help="how many processors a replica keeps busy: 0.5 (default: not known)",
-    )
     parser.add_argument(
         "--config",
         default="",
@@ -199,15 +184,26 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_replicas(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    default = "" if required else " (default: three, in Temp two, if there are so many)"
+def _add_hints(parser: argparse.ArgumentParser, of_new: str = "") -> None:
     parser.add_argument(
         "--replicas",
         type=servers,
-        required=required,
         metavar="N[-M]",
         help="on how many servers; 2-6: two, and up to six if load asks for it; 0-2, of a "
-        "model of Temp: none while nobody asks for it" + default,
+        "model of Temp: none while nobody asks for it" + of_new,
+    )
+    parser.add_argument(
+        "--memory",
+        type=lambda text: 0 if text == "0" else size(text),
+        metavar="SIZE",
+        help="what a replica takes while versions change: 500M (0: estimated, then "
+        "measured)",
+    )
+    parser.add_argument(
+        "--cpus",
+        type=processors,
+        metavar="X",
+        help="how many processors a replica keeps busy: 0.5 (0: not known)",
     )
 
 
@@ -282,9 +278,6 @@ def _add_model(arguments: argparse.Namespace) -> int:
         hints=_hints(arguments),
         partition=arguments.partition,
     )
-    if arguments.memory:
-        request.hints.memory_bytes = arguments.memory
-    request.hints.cpus = arguments.cpus
     return change(arguments, "AddModel", request)
 
 
@@ -304,16 +297,21 @@ def _scale(arguments: argparse.Namespace) -> int:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     request = pb.SetHintsRequest(model=arguments.model, hints=_hints(arguments))
+    if not request.hints.ListFields():
+        raise InvalidArgument("say --replicas, --memory or --cpus")
     return change(arguments, "SetHints", request)
 
 
 def _hints(arguments: argparse.Namespace) -> pb.Hints:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    if arguments.replicas is None:
-        return pb.Hints()
-    least, most = arguments.replicas
-    return pb.Hints(min_replicas=least, max_replicas=most)
+    least, most = arguments.replicas or (None, None)
+    return pb.Hints(
+        min_replicas=least,
+        max_replicas=most,
+        memory_bytes=arguments.memory,
+        cpus=arguments.cpus,
+    )
 
 
 def _remove_model(arguments: argparse.Namespace) -> int:
