@@ -26,8 +26,8 @@ from tfs.hosted.fleet_state import (
     Request,
 )
 from tfs.hosted.identities import Identities
+from tfs.hosted.probes import UNPROBED, Probed, Probes, version_of
 from tfs.hosted.snapshot import MODEL, Snapshot
-from tfs.hosted.trials import UNTRIED, Trials, Tried, version_of
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 _MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
@@ -57,7 +57,7 @@ class Controller:
         nudge: Called after a change, so that it is acted on at once.
         model_stores: Where versions of new models are uploaded to, by partition.
         identities: Whose quotas are kept.
-        trials: Tries versions before they are added; None does not.
+        probes: Has versions probed before they are added; None does not.
 
     """
 
@@ -69,11 +69,11 @@ class Controller:
         nudge: Callable[[], None] = lambda: None,
         model_stores: Mapping[str, str] | None = None,
         identities: Identities | None = None,
-        trials: Trials | None = None,
+        probes: Probes | None = None,
     ) -> None:
         self._identities = identities or Identities()
         self._model_stores = model_stores or {}
-        self._trials = trials
+        self._probes = probes
         self._state = state
         self._reader = reader
         self._clock = clock
@@ -124,11 +124,11 @@ class Controller:
         self._wait(partial(self._answers, done, reply, until_s, on_op))
 
     def _edit(self, request: Any, owner: str, until_s: float) -> Edit:
-        """Returns a request's edit, after the version that it brings was tried."""
+        """Returns a request's edit, after the version that it brings was probed."""
         now = self._state.read()
         edit = self._read(request, now, owner)
-        trial = version_of(request, now.fleet)
-        if self._trials is None or trial is None:
+        target = version_of(request, now.fleet)
+        if self._probes is None or target is None:
             return edit
         try:
             edit.apply(now.fleet)
@@ -136,8 +136,8 @@ class Controller:
             return edit  # it is refused whatever the version is like
         if self._state.request(request.edit.request_id) is not None:
             return edit  # that gets the answer it got before
-        tried = self._trials.run(trial, now, until_s - _MARGIN_S)
-        return self._read(request, self._state.read(), owner, tried)
+        probed = self._probes.run(target, now, until_s - _MARGIN_S)
+        return self._read(request, self._state.read(), owner, probed)
 
     def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
         """Says what a request of ``owner`` would do."""
@@ -206,10 +206,10 @@ class Controller:
                 self._waiting.append(is_done)
 
     def _read(
-        self, request: Any, now: Snapshot, owner: str, tried: Tried = UNTRIED
+        self, request: Any, now: Snapshot, owner: str, probed: Probed = UNPROBED
     ) -> Edit:
         is_temp = self._identities.is_temp(owner)
-        edit = self._reader.read(request, now, tried, is_temp=is_temp)
+        edit = self._reader.read(request, now, probed, is_temp=is_temp)
         return self._identities.owned(edit, owner)
 
     def _answers(

@@ -35,9 +35,9 @@ from tfs.hosted.fleet import (
 )
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.memory_estimate import versions_in
+from tfs.hosted.probes import UNPROBED, Probed, exclude, how_quarantined
 from tfs.hosted.reports import ModelSighting
 from tfs.hosted.snapshot import Snapshot
-from tfs.hosted.trials import UNTRIED, Tried, exclude, how_quarantined
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -80,7 +80,7 @@ class EditReader:
         self,
         request: Any,
         now: Snapshot,
-        tried: Tried = UNTRIED,
+        probed: Probed = UNPROBED,
         *,
         is_temp: bool = False,
     ) -> Edit:
@@ -89,20 +89,20 @@ class EditReader:
         Args:
             request: A request that has an Edit.
             now: The fleet.
-            tried: What came of trying the version that it brings.
+            probed: What came of probing the version that it brings.
             is_temp: Whether a model that is added belongs to Temp.
 
         """
         try:
             match request:
                 case pb.AddModelRequest():
-                    return add_model(self._new_model(request, tried, is_temp))
+                    return add_model(self._new_model(request, probed, is_temp))
                 case pb.UpdateModelRequest():
                     return self._update_model(request)
                 case pb.RemoveModelRequest():
                     return remove_model(request.model)
                 case pb.AddVersionRequest():
-                    return _add_version(request, now, tried)
+                    return _add_version(request, now, probed)
                 case pb.SetPolicyRequest():
                     return self._set_policy(request, now)
                 case pb.SetHintsRequest():
@@ -115,13 +115,13 @@ class EditReader:
             return _refused(request, error)
 
     def _new_model(
-        self, asked: pb.AddModelRequest, tried: Tried, is_temp: bool
+        self, asked: pb.AddModelRequest, probed: Probed, is_temp: bool
     ) -> HostedModel:
         config = parse_model_config(asked.config)
         config.name, config.base_path = asked.model, asked.base_path
         self.check(config)
-        if tried.crash:
-            raise FailedPrecondition(f"its newest version crashes: {tried.crash}")
+        if probed.crash:
+            raise FailedPrecondition(f"its newest version crashes: {probed.crash}")
         hints = asked.hints
         by_default = not hints.HasField("min_replicas")
         least, most = hints.min_replicas, hints.max_replicas
@@ -129,7 +129,7 @@ class EditReader:
             least = _TEMP_COPIES if is_temp else _PROD_COPIES
             least = min(least, most or least)
         size = hints.memory_bytes or room_for(
-            config, tried.version_bytes or self.estimate(config.base_path)
+            config, probed.version_bytes or self.estimate(config.base_path)
         )
         return HostedModel(
             config.name,
@@ -232,11 +232,11 @@ class EditReader:
         )
 
 
-def _add_version(asked: pb.AddVersionRequest, now: Snapshot, tried: Tried) -> Edit:
+def _add_version(asked: pb.AddVersionRequest, now: Snapshot, probed: Probed) -> Edit:
     missing = _missing_version(required(now.fleet, asked.model), asked.version)
     if missing:
         raise NotFound(missing)
-    return add_version(asked.model, asked.version, tried)
+    return add_version(asked.model, asked.version, probed)
 
 
 def _set_hints(asked: pb.SetHintsRequest) -> Edit:

@@ -27,7 +27,7 @@ from tfs.hosted.fleet import (
 )
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.placement import num_copies, num_servers, place, place_one
-from tfs.hosted.trials import UNTRIED, Tried, judged
+from tfs.hosted.probes import UNPROBED, Probed, judged
 from tfs.proto.tfs.v1 import model_config_pb2
 
 # A smaller relative difference is not worth another placement.
@@ -186,7 +186,7 @@ def remove_model(name: str) -> Edit:
     return Edit(f"remove-model {name}", apply, model=name)
 
 
-def add_version(name: str, version: int, tried: Tried = UNTRIED) -> Edit:
+def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
     """Tells of a version that is in a model's base path; a pinned model refuses it.
 
     One that crashed when it was tried is quarantined. What it took then replaces an
@@ -202,16 +202,16 @@ def add_version(name: str, version: int, tried: Tried = UNTRIED) -> Edit:
                 "does not answer: put it on trial (canary), or promote it"
             )
         changed = replace(model, generation=model.generation + 1)
-        changed = _with_size(judged(changed, version, tried), tried.version_bytes)
+        changed = _with_size(judged(changed, version, probed), probed.version_bytes)
         after = replace(fleet, models={**fleet.models, name: changed})
         if changed.memory_bytes == model.memory_bytes:
             return after
         return _complete(fleet, after)
 
     why = f"add-version {version} of {name}"
-    if tried.crash:
-        why += f"; quarantined: {tried.crash}"
-    notes = (tried.note,) if tried.note else ()
+    if probed.crash:
+        why += f"; quarantined: {probed.crash}"
+    notes = (probed.note,) if probed.note else ()
     return Edit(why, apply, name, version=version, notes=notes)
 
 

@@ -37,6 +37,7 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobRuntime
+from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.hedging import HedgeOptions
@@ -44,7 +45,6 @@ from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
-from tfs.hosted.trials import Trials
 
 _NUM_CALLING: Final = 16
 _NUM_ACTING: Final = 16
@@ -141,7 +141,7 @@ class HostedService:
                 self._synchronizer.nudge,
                 options.model_stores,
                 options.control.identities,
-                Trials(channels.probe, self._clock),
+                Probes(channels.probe, self._clock),
             )
         self._follower = _StoreFollower(state, self._follow)
         self._followed = Snapshot()

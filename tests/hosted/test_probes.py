@@ -1,4 +1,4 @@
-"""Versions are tried before servers are told of them: where, and what that does."""
+"""Versions are probed before servers are told of them: where, and what that does."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import HostedModel, read_config
+from tfs.hosted.probes import Probes
 from tfs.hosted.reports import JobSighting
-from tfs.hosted.trials import Trials
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -43,7 +43,7 @@ class Fleet:
             self.state,
             EditReader(check, lambda _: 10 * MIB),
             clock,
-            trials=Trials(self._probe, clock),
+            probes=Probes(self._probe, clock),
         )
         sizes = {"a": 100, "b": 300, "c": 200}
         for address, size in sizes.items():
@@ -100,7 +100,7 @@ def test_the_server_with_the_most_room_tries_it(fleet: Fleet) -> None:
 
 
 def test_a_hint_overrides_what_was_measured(fleet: Fleet) -> None:
-    """What its owner says a model takes stays, whatever a trial shows."""
+    """What its owner says a model takes stays, whatever a probe shows."""
     fleet.add_model(memory_bytes=20 * MIB)
     fleet.add_version(2)
     assert fleet.model.memory_bytes == 20 * MIB
@@ -175,7 +175,7 @@ def test_a_server_that_ends_is_no_answer_and_two_that_end_are(fleet: Fleet) -> N
 def test_a_version_that_nobody_could_try_is_served_untried(
     fleet: Fleet, answer: Reply | ServingError
 ) -> None:
-    """Its servers load it apart as well, so nothing waits for a trial."""
+    """Its servers load it apart as well, so nothing waits for a probe."""
     fleet.add_model()
     fleet.answers = dict.fromkeys("abc", answer)
     fleet.add_version(2)

@@ -1,7 +1,7 @@
-"""Has a server try a version before any is told to serve it: what it takes, and if it crashes.
+"""Has a server probe a version before any is told to serve it: what it takes, and if it crashes.
 
 The version runs in a process of its own there (AdminService.Probe). Nothing is kept of a
-trial: who asks again has it done again.
+probe: who asks again has it done again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _LIMIT_S: Final = 60.0
 _MOST_SERVERS: Final = 4
 _MOST_ENDED: Final = 2
 
-Probe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
+AskForProbe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
 """Asks the server at an address within so many seconds; raises Aborted if it ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A version that is to be tried, on a server of a partition. Immutable."""
+class ProbeTarget:
+    """A version that is to be probed, on a server of a partition. Immutable."""
 
     config: ModelConfig
     partition: str
@@ -48,7 +48,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class Probed:
     """What came of it. Immutable.
 
     Attributes:
@@ -65,11 +65,11 @@ class Tried:
     note: str = ""
 
 
-UNTRIED: Final = Tried()
+UNPROBED: Final = Probed()
 
 
-class Trials:
-    """Tries versions, on the servers with the most room first. Thread-safe; blocks.
+class Probes:
+    """Has versions probed, on the servers with the most room first. Thread-safe; blocks.
 
     A version that was not tried in time, or that no server can try, is served untried: its
     servers load it in a process of its own as well.
@@ -80,17 +80,19 @@ class Trials:
 
     """
 
-    def __init__(self, probe: Probe, clock: Clock) -> None:
+    def __init__(self, probe: AskForProbe, clock: Clock) -> None:
         self._probe = probe
         self._clock = clock
 
-    def run(self, trial: Trial, now: Snapshot, deadline_s: float = math.inf) -> Tried:
-        """Returns what came of trying a version; a server that ends is no answer."""
-        request = pb.ProbeRequest(config=trial.config, version=trial.version)
+    def run(
+        self, target: ProbeTarget, now: Snapshot, deadline_s: float = math.inf
+    ) -> Probed:
+        """Returns what came of probing a version; a server that ends is no answer."""
+        request = pb.ProbeRequest(config=target.config, version=target.version)
         request.config.ClearField("excluded_versions")
         until_s = min(deadline_s, self._clock.now() + _LIMIT_S)
         ended: list[str] = []
-        for address in _with_most_room(now, trial.partition):
+        for address in _with_most_room(now, target.partition):
             left_s = until_s - self._clock.now()
             if left_s <= 0:
                 break
@@ -100,28 +102,28 @@ class Trials:
                 ended.append(address)
                 if len(ended) == _MOST_ENDED:
                     both = " and ".join(ended)
-                    return Tried(crash=f"{both} ended while they tried it")
+                    return Probed(crash=f"{both} ended while they tried it")
             except ServingError as error:
                 log.info(
                     "event=not_tried model=%s version=%d address=%s problem=%s",
-                    trial.config.name,
-                    trial.version,
+                    target.config.name,
+                    target.version,
                     address,
                     error,
                 )
             else:
                 return found
-        return UNTRIED
+        return UNPROBED
 
 
-def version_of(request: Any, fleet: Fleet) -> Trial | None:
-    """Returns the version that a request brings; None if there is none to be tried.
+def version_of(request: Any, fleet: Fleet) -> ProbeTarget | None:
+    """Returns the version that a request brings; None if there is none to be probed.
 
-    A model that states its memory, or is loaded on demand, is added without a trial.
+    A model that states its memory, or is loaded on demand, is added without a probe.
     """
     model = fleet.models.get(getattr(request, "model", ""))
     if isinstance(request, controller_pb2.AddVersionRequest) and model is not None:
-        return Trial(read_config(model), model.partition, request.version)
+        return ProbeTarget(read_config(model), model.partition, request.version)
     if not isinstance(request, controller_pb2.AddModelRequest):
         return None
     try:
@@ -133,17 +135,17 @@ def version_of(request: Any, fleet: Fleet) -> Trial | None:
     versions = versions_in(config.base_path)
     if not versions or is_on_demand or request.hints.memory_bytes:
         return None
-    return Trial(config, request.partition, max(versions))
+    return ProbeTarget(config, request.partition, max(versions))
 
 
-def judged(model: HostedModel, version: int, tried: Tried) -> HostedModel:
+def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
     """Returns a model with a version quarantined that crashed, or set free if it did not."""
     quarantined = {**model.quarantined}
     config = read_config(model)
-    if tried.crash:
-        quarantined[str(version)] = tried.crash
+    if probed.crash:
+        quarantined[str(version)] = probed.crash
         exclude(config, [version])
-    elif tried.is_sound and str(version) in quarantined:
+    elif probed.is_sound and str(version) in quarantined:
         del quarantined[str(version)]
         kept = [each for each in config.excluded_versions if each != version]
         config.ClearField("excluded_versions")
@@ -167,14 +169,14 @@ def how_quarantined(model: HostedModel, version: str) -> str:
     )
 
 
-def _read(reply: pb.ProbeResponse, address: str) -> Tried:
+def _read(reply: pb.ProbeResponse, address: str) -> Probed:
     match reply.outcome:
         case pb.ProbeResponse.CRASHED:
-            return Tried(crash=f"{reply.reason} (on {address})")
+            return Probed(crash=f"{reply.reason} (on {address})")
         case pb.ProbeResponse.REFUSED:
-            return Tried(note=f"{address} could not load it: {reply.reason}")
+            return Probed(note=f"{address} could not load it: {reply.reason}")
     taken = max(reply.load_peak_bytes, reply.work_peak_bytes)
-    return Tried(is_sound=True, version_bytes=taken)
+    return Probed(is_sound=True, version_bytes=taken)
 
 
 def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
