@@ -38,7 +38,7 @@ from tests.benchmarks.server_process import ServerProcess
 from tests.hosted.postgres_server import PostgresServer, postgres_lacks
 from tfs.client import Client
 from tfs.hosted.fleet import HostedModel, Job
-from tfs.hosted.placement import place
+from tfs.hosted.packing import pack
 from tfs.hosted.store.postgres_store import PostgresStore
 from tfs.hosted.store.state_store import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -303,9 +303,9 @@ def measure_packing(report: Report) -> None:
         for needed in range(bound, 2 * bound):
             jobs = {f"j{index}": Job(f"j{index}", 64 * gib) for index in range(needed)}
             begun_s = time.monotonic()
-            placement = place(models, jobs, {})
+            packing = pack(models, jobs, {})
             took_s.append(time.monotonic() - begun_s)
-            if not placement.shortfall:
+            if not packing.shortfall:
                 break
     report.record("hosted/packing/20000-copies", Series(tuple(took_s)))
     report.record("hosted/packing-volume/20000-copies", needed / bound)

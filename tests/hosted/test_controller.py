@@ -74,7 +74,7 @@ class Api:
         self.controller.take(self.state.read())
 
     def place(self, name: str = "m") -> tuple[str, ...]:
-        return self.state.read().fleet.placement[name]
+        return self.state.read().fleet.packing[name]
 
 
 @pytest.fixture

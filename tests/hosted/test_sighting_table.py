@@ -73,7 +73,7 @@ def test_a_model_of_temp_that_lost_its_place_goes() -> None:
 def test_what_is_no_model_any_more_goes() -> None:
     """A job that still has a model that was removed is told nothing of it."""
     made = table(fleet("a"), heard("a1"))
-    gone = replace(fleet("a"), models={}, placement={})
+    gone = replace(fleet("a"), models={}, packing={})
     assert made.take(gone, heard("a1")) == {"m"}
     assert wanted(made) == {"a": (), "b": ()}
     assert not made.routes
@@ -85,7 +85,7 @@ def test_what_is_no_model_any_more_goes() -> None:
 
 
 def test_a_job_that_is_placed_on_and_gone_is_told_nothing() -> None:
-    """Placements may name a job that was removed a moment ago."""
+    """Packings may name a job that was removed a moment ago."""
     assert wanted(table(fleet("gone"), heard())) == {"a": (), "b": ()}
 
 
@@ -113,7 +113,7 @@ def test_only_what_changed_is_done_anew() -> None:
     says = heard("a1")
     made = table(fleet("a"), says)
     two = {**MODEL_FLEET.models, "n": HostedModel("n", "other", 1)}
-    more = Fleet(MODEL_FLEET.jobs, two, {**MODEL_FLEET.placement, "n": ("b",)})
+    more = Fleet(MODEL_FLEET.jobs, two, {**MODEL_FLEET.packing, "n": ("b",)})
     made.take(MODEL_FLEET, says)
     assert made.take(more, says) == {"n"}
     assert made.take(more, says) == set()

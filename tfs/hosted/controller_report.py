@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tfs.hosted.fleet import Fleet, HostedModel, read_config
-from tfs.hosted.placement import free_bytes, num_copies, num_servers
+from tfs.hosted.packing import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Change
@@ -53,7 +53,7 @@ def model_waits_for(
         )
     if not model.num_replicas:
         return Waiting()  # for the next request
-    placed = state.fleet.placement.get(name, ())
+    placed = state.fleet.packing.get(name, ())
     if not placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
     traffic = read_config(model).traffic
@@ -140,7 +140,7 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.num_replicas = found.num_replicas
         if state.fleet.num_placed(name) < found.num_replicas:
             report.num_replicas = num_copies(found, num_servers(state.fleet.jobs))
-        report.jobs.extend(state.fleet.placement[name])
+        report.jobs.extend(state.fleet.packing[name])
         for version, how in found.quarantined.items():
             report.quarantined[int(version)] = how
     seen = state.models_seen.get(name, ModelSighting())
@@ -158,8 +158,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
 
 def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
     """Returns the jobs of a fleet, and how they fare now."""
-    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
-    num_models = Counter(each for placed in fleet.placement.values() for each in placed)
+    free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
+    num_models = Counter(each for placed in fleet.packing.values() for each in placed)
     reports = []
     for name, job in fleet.jobs.items():
         seen = state.jobs_seen.get(name, JobSighting())
@@ -200,8 +200,8 @@ def simulation(now: Snapshot, after: Fleet, notes: Sequence[str]) -> pb.Simulati
     report = pb.Simulation(jobs=jobs(now, after), notes=notes)
     before = now.fleet
     for name in sorted({*before.models, *after.models}):
-        was = before.placement.get(name, ())
-        placed = after.placement.get(name, ())
+        was = before.packing.get(name, ())
+        placed = after.packing.get(name, ())
         if set(was) == set(placed):
             continue
         found = after.models.get(name) or before.models[name]

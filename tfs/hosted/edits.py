@@ -26,11 +26,11 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
-from tfs.hosted.placement import num_copies, num_servers, place, place_one
+from tfs.hosted.packing import num_copies, num_servers, pack, pack_one
 from tfs.hosted.probes import UNPROBED, Probed, judged
 from tfs.proto.tfs.v1 import model_config_pb2
 
-# A smaller relative difference is not worth another placement.
+# A smaller relative difference is not worth another packing.
 _LEARNS_FROM: Final = 0.2
 
 # -- serving jobs ---------------------------------------------------------------------
@@ -91,7 +91,7 @@ def rest_job(name: str) -> Edit:
         if (
             job is None
             or job.num_replicas <= job.min_replicas
-            or any(name in placed for placed in fleet.placement.values())
+            or any(name in placed for placed in fleet.packing.values())
         ):
             return fleet
         resting = replace(job, num_replicas=job.min_replicas, is_down=False)
@@ -145,11 +145,11 @@ def add_model(model: HostedModel) -> Edit:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
         after = replace(fleet, models={**fleet.models, model.name: model})
-        at = place_one(model, fleet.models, fleet.jobs, fleet.placement)
+        at = pack_one(model, fleet.models, fleet.jobs, fleet.packing)
         if at is not None:
             # Nobody else moves, which is soon found out among ten thousand.
-            placement = {**fleet.placement, model.name: at}
-            alone = replace(after, placement=placement)
+            packing = {**fleet.packing, model.name: at}
+            alone = replace(after, packing=packing)
             if _sized(alone) == fleet.jobs:
                 return alone
         return _complete(fleet, after)
@@ -352,7 +352,7 @@ def _sized(fleet: Fleet) -> Mapping[str, Job]:
         return fleet.jobs
     servers = num_servers(fleet.jobs)
     wanted: dict[str, int] = {}
-    for name, placed in fleet.placement.items():
+    for name, placed in fleet.packing.items():
         number = num_copies(fleet.models[name], servers) if placed else 0
         for each in placed:
             wanted[each] = max(wanted.get(each, 0), number)
@@ -376,18 +376,18 @@ def _placed(fleet: Fleet) -> Fleet:
 
 def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
     """Places models, and gives jobs the replicas that these want; says what is short."""
-    found = place(fleet.models, fleet.jobs, fleet.placement)
-    fleet = replace(fleet, placement=found.jobs)
+    found = pack(fleet.models, fleet.jobs, fleet.packing)
+    fleet = replace(fleet, packing=found.jobs)
     jobs = _sized(fleet)
     if jobs != fleet.jobs:
-        found = place(fleet.models, jobs, fleet.placement)
-        fleet = replace(fleet, jobs=jobs, placement=found.jobs)
+        found = pack(fleet.models, jobs, fleet.packing)
+        fleet = replace(fleet, jobs=jobs, packing=found.jobs)
     return fleet, found.shortfall
 
 
 def _shortfall(fleet: Fleet, name: str, servers: Mapping[tuple[str, bool], int]) -> int:
     model = fleet.models.get(name)
-    if model is None or name not in fleet.placement:
+    if model is None or name not in fleet.packing:
         return 0
     return max(num_copies(model, servers) - fleet.num_placed(name), 0)
 

@@ -1,4 +1,4 @@
-"""The wanted state of a fleet: its serving jobs, its models, and their placement.
+"""The wanted state of a fleet: its serving jobs, its models, and their packing.
 
 It is a value: every change makes a new one. What is really loaded is in
 :mod:`~tfs.hosted.reports`.
@@ -165,18 +165,18 @@ class Fleet:
     Attributes:
         jobs: By name.
         models: By name.
-        placement: The jobs on which each model should be, in no particular order; none
+        packing: The jobs on which each model should be, in no particular order; none
             for a model that fits nowhere.
 
     """
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     models: Mapping[str, HostedModel] = field(default_factory=dict)
-    placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    packing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def num_placed(self, name: str) -> int:
         """Returns how many servers a model is placed on."""
-        return sum(self.jobs[job].num_replicas for job in self.placement[name])
+        return sum(self.jobs[job].num_replicas for job in self.packing[name])
 
 
 def replaced(

@@ -38,13 +38,13 @@ class FleetCopy:
             return
         changed = {
             **replaced(before.models, fleet.models),
-            **replaced(before.placement, fleet.placement),
+            **replaced(before.packing, fleet.packing),
         }
         if not changed and fleet.jobs == before.jobs and not is_first:
             return
         for name in changed:
             if name in fleet.models:
-                self._rows[name] = model_row(fleet.models[name], fleet.placement[name])
+                self._rows[name] = model_row(fleet.models[name], fleet.packing[name])
             else:
                 del self._rows[name]
         jobs = [job_row(each) for each in fleet.jobs.values()]

@@ -327,7 +327,7 @@ def _note_refusal(
         model = fleet.models.get(edit.model)
         row = None
         if model is not None:
-            row = model_row(model, fleet.placement[edit.model])
+            row = model_row(model, fleet.packing[edit.model])
         why = f"{edit.why}; refused: {error.message}"
         transaction.put(MODEL, edit.model, row, why)
 

@@ -123,7 +123,7 @@ class Scaling:
         answers for the model yet.
         """
         load: float | None = None
-        for job in fleet.placement.get(name, ()):
+        for job in fleet.packing.get(name, ()):
             for address in fleet.jobs[job].addresses if job in fleet.jobs else ():
                 pair = self._pairs.get(address)
                 if pair is None or pair[0].started_s != pair[1].started_s:

@@ -23,7 +23,7 @@ from tfs.hosted.fleet import (
     read_config,
 )
 from tfs.hosted.memory_estimate import versions_in
-from tfs.hosted.placement import free_bytes
+from tfs.hosted.packing import free_bytes
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
@@ -182,7 +182,7 @@ def _read(reply: pb.ProbeResponse, address: str) -> Probed:
 def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
     """Yields the servers of a partition that answer."""
     fleet = now.fleet
-    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
+    free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
     jobs = [
         job
         for job in fleet.jobs.values()

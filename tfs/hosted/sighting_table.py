@@ -68,7 +68,7 @@ class SightingTable:
         before, self._fleet = self._fleet, fleet
         changed = {
             *replaced(before.models, fleet.models),
-            *replaced(before.placement, fleet.placement),
+            *replaced(before.packing, fleet.packing),
         }
         if fleet.jobs is not before.jobs and fleet.jobs != before.jobs:
             changed |= {*fleet.models, *self._seen}
@@ -158,7 +158,7 @@ class SightingTable:
 
     def _jobs_of(self, name: str, answering: Collection[str]) -> frozenset[str]:
         """Returns the jobs that should have a model, by who answers for it."""
-        placed = self._fleet.placement.get(name, ())
+        placed = self._fleet.packing.get(name, ())
         jobs = {each for each in placed if each in self._fleet.jobs}
         if not placed and self._fleet.models[name].is_temp:
             return frozenset()  # others need what it had

@@ -19,7 +19,7 @@ from tfs.hosted.fleet import (
     read_model,
     replaced,
 )
-from tfs.hosted.placement import free_bytes
+from tfs.hosted.packing import free_bytes
 from tfs.hosted.reports import JobSighting, ModelSighting
 from tfs.hosted.store.state_store import Feed, Transaction
 
@@ -77,7 +77,7 @@ def followed(last: Snapshot, feed: Feed) -> Snapshot:
         fleet = Fleet(
             merged(fleet.jobs, rows[JOB]),
             merged(fleet.models, {n: m and m[0] for n, m in rows[MODEL].items()}),
-            merged(fleet.placement, {n: m and m[1] for n, m in rows[MODEL].items()}),
+            merged(fleet.packing, {n: m and m[1] for n, m in rows[MODEL].items()}),
         )
     return Snapshot(
         feed.revision,
@@ -113,18 +113,18 @@ def write(
     free: Mapping[str, int] = {}
     for name in {
         **replaced(old.models, after.models),
-        **replaced(old.placement, after.placement),
+        **replaced(old.packing, after.packing),
     }:
         model = after.models.get(name)
         if model is None:
             revision = transaction.put(MODEL, name, None, reason)
             continue
-        placed, was = after.placement.get(name, ()), old.placement.get(name, ())
+        placed, was = after.packing.get(name, ()), old.packing.get(name, ())
         if model is old.models.get(name) and placed == was:
             continue
         if model != old.models.get(name) or set(placed) != set(was):
             if not free and not set(placed) <= set(was):
-                free = free_bytes(after.models, after.jobs, after.placement)
+                free = free_bytes(after.models, after.jobs, after.packing)
             why = reason + _moves(old, after, free, model, placed)
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)
@@ -140,7 +140,7 @@ def _moves(
 ) -> str:
     """Returns why a model is where it is, for the history; empty if it did not move."""
     said = []
-    was = old.placement.get(model.name, ())
+    was = old.packing.get(model.name, ())
     if not model.num_replicas:
         return ""
     for name in placed:

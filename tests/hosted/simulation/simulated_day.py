@@ -34,7 +34,7 @@ from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica
 from tfs.hosted.load_following import PER_REPLICA
-from tfs.hosted.placement import free_bytes, place
+from tfs.hosted.packing import free_bytes, pack
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -210,9 +210,9 @@ class SimulatedDay:
         def apply(fleet: Any) -> Any:
             made = {each.name: each for each in models}
             at = {each.name: each for each in [*jobs, *elastic]}
-            found = place(made, at, {})
+            found = pack(made, at, {})
             assert not found.shortfall
-            return replace(fleet, jobs=at, models=made, placement=found.jobs)
+            return replace(fleet, jobs=at, models=made, packing=found.jobs)
 
         self._state.change(Edit("the fleet", apply))
         self._servers.models = {each.name: each for each in models}
@@ -440,7 +440,7 @@ class SimulatedDay:
         servers.num_loads = 0
         if not self._store.is_away:
             fleet = self._state.read().fleet
-            free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
+            free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
             if any(each < 0 for each in free.values()):
                 self._break("I3: more is reserved on a job than it has")
 

@@ -32,7 +32,7 @@ from tfs.hosted.fleet import HostedModel, Job
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Packing:
     """Where models go.
 
     Attributes:
@@ -45,11 +45,11 @@ class Placement:
     shortfall: Mapping[str, int]
 
 
-def place(
+def pack(
     models: Mapping[str, HostedModel],
     jobs: Mapping[str, Job],
     before: Mapping[str, tuple[str, ...]],
-) -> Placement:
+) -> Packing:
     """Returns where every model goes; pure.
 
     Args:
@@ -62,26 +62,26 @@ def place(
     prod = {name: each for name, each in models.items() if not each.is_temp}
     if len(prod) == len(models) or not found.shortfall.keys() & prod:
         return found
-    packing = _Packing(models, jobs)
-    packing.keep(_placed(prod, jobs, before).jobs, prod.values())
+    packer = _Packer(models, jobs)
+    packer.keep(_placed(prod, jobs, before).jobs, prod.values())
     temp = [each for each in models.values() if each.is_temp]
-    packing.keep(before, _largest_first(temp, jobs))
-    packing.fill({})
-    return packing.placement()
+    packer.keep(before, _largest_first(temp, jobs))
+    packer.fill({})
+    return packer.packing()
 
 
-def place_one(
+def pack_one(
     model: HostedModel,
     models: Mapping[str, HostedModel],
     jobs: Mapping[str, Job],
     placed: Mapping[str, tuple[str, ...]],
 ) -> tuple[str, ...] | None:
     """Returns where a new model goes while all others stay; None if that does not do."""
-    packing = _Packing({model.name: model}, jobs)
+    packer = _Packer({model.name: model}, jobs)
     for name, at in placed.items():
-        packing.occupy(models[name], at)
-    packing.fill({})
-    found = packing.placement()
+        packer.occupy(models[name], at)
+    packer.fill({})
+    found = packer.packing()
     return None if found.shortfall else found.jobs[model.name]
 
 
@@ -89,16 +89,16 @@ def _placed(
     models: Mapping[str, HostedModel],
     jobs: Mapping[str, Job],
     before: Mapping[str, tuple[str, ...]],
-) -> Placement:
+) -> Packing:
     found = _settled(models, jobs, before)
     # A model that has a place keeps it. A full fleet takes no model away for another.
     placed = [name for name, at in found.jobs.items() if at]
     for preferred in (before, {}):
         if not found.shortfall:
             break
-        packed = _Packing(models, jobs)
+        packed = _Packer(models, jobs)
         packed.fill(preferred)
-        other = packed.placement()
+        other = packed.packing()
         if sum(other.shortfall.values()) < sum(found.shortfall.values()) and all(
             other.jobs[name] for name in placed
         ):
@@ -110,25 +110,25 @@ def _settled(
     models: Mapping[str, HostedModel],
     jobs: Mapping[str, Job],
     before: Mapping[str, tuple[str, ...]],
-) -> Placement:
-    """Returns a placement in which everything stays where it is that can."""
-    packing = _Packing(models, jobs)
-    if not packing.keep(before, models.values()):
+) -> Packing:
+    """Returns a packing in which everything stays where it is that can."""
+    packer = _Packer(models, jobs)
+    if not packer.keep(before, models.values()):
         # Who comes first matters.
-        packing = _Packing(models, jobs)
-        packing.keep(before, _largest_first(models.values(), jobs))
-    packing.fill({})
-    return packing.placement()
+        packer = _Packer(models, jobs)
+        packer.keep(before, _largest_first(models.values(), jobs))
+    packer.fill({})
+    return packer.packing()
 
 
 def free_bytes(
     models: Mapping[str, HostedModel],
     jobs: Mapping[str, Job],
-    placement: Mapping[str, tuple[str, ...]],
+    packing: Mapping[str, tuple[str, ...]],
 ) -> dict[str, int]:
     """Returns how much of each job's memory is free; negative if it has too many models."""
     rooms = {name: _Room(job) for name, job in jobs.items()}
-    for model, placed in placement.items():
+    for model, placed in packing.items():
         for job in placed:
             if job in rooms and model in models:
                 rooms[job].put(models[model])
@@ -202,8 +202,8 @@ def _largest_first(
     )
 
 
-class _Packing:
-    """A placement that is being made.
+class _Packer:
+    """A packing that is being made.
 
     Jobs of a partition are kept in the order of their free memory, so that the tightest one
     is found without looking at all: 20,000 copies take a second.
@@ -225,10 +225,10 @@ class _Packing:
             name: num_copies(model, servers) for name, model in models.items()
         }
 
-    def placement(self) -> Placement:
+    def packing(self) -> Packing:
         """Returns what was placed so far."""
         shortfall = {name: num for name, num in self._missing.items() if num > 0}
-        return Placement(
+        return Packing(
             {name: tuple(at) for name, at in self._placed.items()}, shortfall
         )
 

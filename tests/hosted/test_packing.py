@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfs.hosted.fleet import HostedModel, Job
-from tfs.hosted.placement import Placement, free_bytes, place, place_one
+from tfs.hosted.packing import Packing, free_bytes, pack, pack_one
 
 
 def models(**sizes: int) -> dict[str, HostedModel]:
@@ -30,13 +30,13 @@ def replicated(model: HostedModel, number: int) -> dict[str, HostedModel]:
 
 def test_a_model_goes_where_least_room_is_left() -> None:
     """Large holes stay for large models."""
-    placed = place(models(small=2, large=8), jobs(a=10, b=8), {})
-    assert placed == Placement({"small": ("a",), "large": ("b",)}, {})
+    placed = pack(models(small=2, large=8), jobs(a=10, b=8), {})
+    assert placed == Packing({"small": ("a",), "large": ("b",)}, {})
 
 
 def test_what_has_a_place_stays_there() -> None:
     """A new model moves none that is there, though another packing was tighter."""
-    placed = place(models(old=2, new=2), jobs(a=10, b=4), {"old": ("a",)})
+    placed = pack(models(old=2, new=2), jobs(a=10, b=4), {"old": ("a",)})
     assert placed.jobs["old"] == ("a",)
     assert placed.jobs["new"] == ("b",)
 
@@ -44,7 +44,7 @@ def test_what_has_a_place_stays_there() -> None:
 def test_everything_is_packed_anew_where_that_makes_room() -> None:
     """Two small models make way on one job for a large one."""
     before = {"x": ("a",), "y": ("b",)}
-    placed = place(models(x=4, y=4, large=10), jobs(a=10, b=10), before)
+    placed = pack(models(x=4, y=4, large=10), jobs(a=10, b=10), before)
     assert not placed.shortfall
     assert placed.jobs["x"] == placed.jobs["y"] != placed.jobs["large"]
 
@@ -52,14 +52,14 @@ def test_everything_is_packed_anew_where_that_makes_room() -> None:
 def test_no_model_loses_its_place_to_another() -> None:
     """What does not fit is left out, however many others it outweighs."""
     before = {"x": ("a",)}
-    placed = place(models(x=6, large=10), jobs(a=10), before)
-    assert placed == Placement({"x": ("a",), "large": ()}, {"large": 1})
+    placed = pack(models(x=6, large=10), jobs(a=10), before)
+    assert placed == Packing({"x": ("a",), "large": ()}, {"large": 1})
 
 
 def test_replicas_go_to_different_jobs_and_one_of_each_comes_first() -> None:
     """A second replica takes no room that a first one needs."""
     wanted = {**replicated(models(wide=4)["wide"], 3), **models(other=4)}
-    placed = place(wanted, jobs(a=4, b=4), {})
+    placed = pack(wanted, jobs(a=4, b=4), {})
     assert len(set(placed.jobs["wide"])) == 1
     assert placed.jobs["other"]
     assert placed.shortfall == {"wide": 2}
@@ -73,14 +73,14 @@ def test_models_keep_to_their_partition_and_off_jobs_that_are_down() -> None:
         "gpu": Job("gpu", 10, "gpu"),
         "dead": Job("dead", 1, is_down=True),
     }
-    placed = place(wanted, there, {"c": ("dead",)})
+    placed = pack(wanted, there, {"c": ("dead",)})
     assert placed.jobs == {"g": ("gpu",), "c": ("cpu",)}
 
 
 def test_what_a_job_lost_room_for_moves() -> None:
     """A job that was made smaller keeps what fits."""
     before = {"x": ("a",), "y": ("a",)}
-    placed = place(models(x=6, y=4), jobs(a=6, b=4), before)
+    placed = pack(models(x=6, y=4), jobs(a=6, b=4), before)
     assert placed.jobs == {"x": ("a",), "y": ("b",)}
 
 
@@ -105,7 +105,7 @@ def test_no_job_has_more_than_it_holds(
     if there:
         pick = random.choice  # type: ignore[attr-defined]
         before = {name: (pick(sorted(there)),) for name in wanted}
-    placed = place(wanted, there, before)
+    placed = pack(wanted, there, before)
     assert all(left >= 0 for left in free_bytes(wanted, there, placed.jobs).values())
     for name, model in wanted.items():
         at = placed.jobs[name]
@@ -113,7 +113,7 @@ def test_no_job_has_more_than_it_holds(
         assert not any(there[address].is_down for address in at)
         short = model.num_replicas - len(at)
         assert placed.shortfall.get(name, 0) == short
-    assert place(wanted, there, placed.jobs) == placed or placed.shortfall
+    assert pack(wanted, there, placed.jobs) == placed or placed.shortfall
 
 
 def test_copies_go_to_different_zones_where_there_is_room() -> None:
@@ -124,27 +124,27 @@ def test_copies_go_to_different_zones_where_there_is_room() -> None:
         "c": Job("c", 30, zone="c"),
     }
     wanted = replicated(models(m=4)["m"], 3)
-    placed = place(wanted, there, {})
+    placed = pack(wanted, there, {})
     assert {there[job].zone for job in placed.jobs["m"]} == {"a", "b", "c"}
     crowded = {name: replace(there[name], memory_bytes=4) for name in ("a0", "a1")}
-    assert not place(replicated(models(m=4)["m"], 2), crowded, {}).shortfall
+    assert not pack(replicated(models(m=4)["m"], 2), crowded, {}).shortfall
 
 
 def test_processors_are_shared_as_memory_is() -> None:
     """A job that computes enough already takes no more, however much memory it has."""
     wanted = {name: replace(each, cpus=1.5) for name, each in models(x=1, y=1).items()}
     there = {"a": Job("a", 10, cpus=2), "b": Job("b", 90, cpus=2)}
-    placed = place(wanted, there, {})
+    placed = pack(wanted, there, {})
     assert sorted(placed.jobs.values()) == [("a",), ("b",)]
-    assert place(wanted, {"a": there["a"]}, {}).shortfall == {"y": 1}
-    assert not place(wanted, {"a": replace(there["a"], cpus=0)}, {}).shortfall
+    assert pack(wanted, {"a": there["a"]}, {}).shortfall == {"y": 1}
+    assert not pack(wanted, {"a": replace(there["a"], cpus=0)}, {}).shortfall
 
 
 def test_packing_anew_moves_only_what_has_to_move() -> None:
     """Room for one model is made by moving one other, not all."""
     wanted = models(x=5, y=5, z=4, large=10)
     before = {"x": ("b",), "y": ("c",), "z": ("a",)}
-    placed = place(wanted, jobs(a=10, b=10, c=10), before)
+    placed = pack(wanted, jobs(a=10, b=10, c=10), before)
     assert not placed.shortfall
     moved = [name for name, at in before.items() if placed.jobs[name] != at]
     assert len(moved) == 1
@@ -157,10 +157,10 @@ def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
         for index, each in enumerate(models(x=3, y=4, z=2).values())
     }
     rare = {name: replace(each, name=name) for name, each in rare.items()}
-    placed = place({**rare, **models(always=6)}, jobs(a=10), {})
+    placed = pack({**rare, **models(always=6)}, jobs(a=10), {})
     assert not placed.shortfall
     assert free_bytes({**rare, **models(always=6)}, jobs(a=10), placed.jobs) == {"a": 0}
-    spread = place(rare, jobs(a=10, b=20, c=30), {})
+    spread = pack(rare, jobs(a=10, b=20, c=30), {})
     assert sorted(spread.jobs.values()) == [("a",), ("b",), ("c",)]
 
 
@@ -176,14 +176,14 @@ def test_three_copies_by_default_outlive_any_two_servers() -> None:
         for zone in "abc"
         for index in range(3)
     }
-    placed = place(wanted, there, {})
+    placed = pack(wanted, there, {})
     assert not placed.shortfall
     for at in placed.jobs.values():
         assert {there[job].zone for job in at} == {"a", "b", "c"}
     two = {name: there[name] for name in ("a0", "b0")}
     few = {name: wanted[name] for name in ("m0", "m1")}
-    placed = place(few, two, {})
-    assert placed == Placement({"m0": ("a0", "b0"), "m1": ("a0", "b0")}, {})
+    placed = pack(few, two, {})
+    assert placed == Packing({"m0": ("a0", "b0"), "m1": ("a0", "b0")}, {})
 
 
 def test_temp_has_what_prod_leaves() -> None:
@@ -191,14 +191,14 @@ def test_temp_has_what_prod_leaves() -> None:
     temp = replace(models(temp=6)["temp"], is_temp=True)
     both = {**models(prod=8), "temp": temp}
     before = {"temp": ("a",)}
-    assert place(both, jobs(a=10, b=10), before).jobs["temp"] == ("a",)
-    placed = place(both, jobs(a=10, b=6), before)
-    assert placed == Placement({"prod": ("a",), "temp": ("b",)}, {})
-    placed = place(both, jobs(a=10), before)
-    assert placed == Placement({"prod": ("a",), "temp": ()}, {"temp": 1})
+    assert pack(both, jobs(a=10, b=10), before).jobs["temp"] == ("a",)
+    placed = pack(both, jobs(a=10, b=6), before)
+    assert placed == Packing({"prod": ("a",), "temp": ("b",)}, {})
+    placed = pack(both, jobs(a=10), before)
+    assert placed == Packing({"prod": ("a",), "temp": ()}, {"temp": 1})
     large = replace(temp, memory_bytes=10)
-    placed = place({**both, "temp": large}, jobs(a=10, b=4), {"prod": ("a",)})
-    assert placed == Placement({"prod": ("a",), "temp": ()}, {"temp": 1})
+    placed = pack({**both, "temp": large}, jobs(a=10, b=4), {"prod": ("a",)})
+    assert placed == Packing({"prod": ("a",), "temp": ()}, {"temp": 1})
 
 
 @pytest.mark.parametrize("is_online", [False, True])
@@ -212,8 +212,8 @@ def test_two_copies_lie_on_few_different_pairs_of_jobs(*, is_online: bool) -> No
     for name, size in sizes.items():
         wanted |= replicated(models(**{name: size})[name], 2)
         if is_online:
-            before = place(wanted, there, before).jobs
-    placed = place(wanted, there, before)
+            before = pack(wanted, there, before).jobs
+    placed = pack(wanted, there, before)
     assert not placed.shortfall
     pairs = {frozenset(at) for at in placed.jobs.values()}
     used = {job for at in placed.jobs.values() for job in at}
@@ -231,8 +231,8 @@ def test_one_more_model_goes_where_placing_all_anew_would_put_it() -> None:
     for each in range(80):
         new = replicated(models(**{f"m{each}": draw.randint(1, 30)})[f"m{each}"], 2)
         (model,) = new.values()
-        one = place_one(model, wanted, there, placed)
-        every = place({**wanted, **new}, there, placed)
+        one = pack_one(model, wanted, there, placed)
+        every = pack({**wanted, **new}, there, placed)
         if one is None:
             break
         assert every.jobs == {**placed, model.name: one}
