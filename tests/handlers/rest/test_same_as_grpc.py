@@ -253,6 +253,15 @@ def test_requests_that_arrive_together_are_started_together(form: str) -> None:
         assert read(call.reply_bytes(), signature_of(view)) == view
 
 
+def test_the_sizes_in_a_npy_head_are_numbers() -> None:
+    """True, which numpy's reader takes for one, went on to the model."""
+    view = TensorView(DTYPES["float32"], (1, 2), bytes(8))
+    body = as_npy(view).replace(b"(1, 2), }   ", b"(True, 2), }")
+    read = parse_npy(body).read(signature_of(view))[NAME]
+    assert [type(size) for size in read.shape] == [int, int]
+    assert read == view
+
+
 @pytest.mark.parametrize("num", [100, LARGE_BYTES // 4 + 1])
 @pytest.mark.parametrize("form", ["application/msgpack", "application/x-npy"])
 def test_large_requests_are_not_learned(form: str, num: int) -> None:

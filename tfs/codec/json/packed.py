@@ -172,7 +172,8 @@ def _npy_head(head: bytes) -> _NpyHead:
             f"a .npy file of {dtype} is not taken: send numbers or booleans"
         )
     size_bytes = math.prod(shape) * dtype.itemsize
-    return _NpyHead(dtype, own, tuple(shape), is_fortran, size_bytes)
+    sizes = tuple(map(int, shape))  # numpy takes True for one
+    return _NpyHead(dtype, own, sizes, is_fortran, size_bytes)
 
 
 def write_npy(tensors: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
