@@ -68,7 +68,7 @@ def test_a_programs_timeout_for_sockets_does_not_end_the_process(
     assert prepare_checks() is process
 
 
-def test_trials_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
+def test_checks_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
     """Whoever kills it costs the next save the time to start another."""
     prepare_checks().close()
     save(AddsOne(), X, tmp_path)

@@ -24,7 +24,7 @@ _STORE = "tests/hosted/store/test_state_store.py"
 _ROUTER = "tests/hosted/routing/test_fleet_router.py"
 _PYTHON_ROUTER = "tests/hosted/routing/test_python_router.py"
 _WORKER = "tests/runtime/process/test_worker_processes.py"
-_PLACEMENT = "tests/hosted/test_placement.py"
+_PACKING = "tests/hosted/test_packing.py"
 
 _KILLED = f"{_UP}::test_a_server_that_is_killed_or_frozen_fails_no_request"
 _AWAY = f"{_UP}::test_nothing_fails_while_controller_and_store_are_away"
@@ -94,7 +94,7 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
         "tests/hosted/test_controller.py::test_ten_thousand_repetitions_act_once",
     ),
     "I3: never more is reserved than there is": (
-        f"{_PLACEMENT}::test_no_job_has_more_than_it_holds",
+        f"{_PACKING}::test_no_job_has_more_than_it_holds",
         "tests/hosted/jobs/test_job_runtime.py::test_limits_hold_for_each_replica",
     ),
     "I4: requests go only to who has the model": (
@@ -111,7 +111,7 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
         f"{_SYNCHRONIZER}::test_a_start_without_the_store_goes_on_from_the_copy",
     ),
     "I9: Temp takes nothing of Prod's": (
-        f"{_PLACEMENT}::test_temp_has_what_prod_leaves",
+        f"{_PACKING}::test_temp_has_what_prod_leaves",
         "tests/hosted/test_identities.py::test_prod_takes_the_place_of_temp_and_not_the_other_way",
         "tests/hosted/test_identities.py::test_a_name_of_temp_changes_models_of_temp_and_nothing_else",
     ),
