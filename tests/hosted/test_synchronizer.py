@@ -292,6 +292,19 @@ def test_what_waits_for_a_server_that_obeys_another_says_so(bench: Bench) -> Non
     assert not model_waits_for(now, "m").what
 
 
+def test_a_new_server_answers_once_it_took_in_what_it_was_told(tmp_path: Path) -> None:
+    """Another fleet's would be told of as added before it refuses the first message."""
+    bench, threads = Bench(tmp_path), HeldExecutor()
+    bench.synchronizer = bench.make(threads)
+    bench.look()
+    threads.run_held()  # the questions
+    bench.look()
+    assert job_waits_for(bench.state.read(), "a").what
+    threads.run_held()  # the messages
+    bench.look()
+    assert not job_waits_for(bench.state.read(), "a").what
+
+
 def test_a_problem_of_the_store_is_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -179,6 +179,11 @@ class Servers:
         known = [self._servers.get(each) for each in addresses]
         return max((each.answered_s for each in known if each), default=None)
 
+    def was_told(self, address: str) -> bool:
+        """Whether a server took in what it was told, once."""
+        server = self._servers.get(address)
+        return server is not None and server.told is not None
+
     def problems(self, addresses: Iterable[str]) -> Mapping[str, str]:
         """Returns what is wrong with those of these servers with which something is."""
         known = {at: self._servers[at] for at in addresses if at in self._servers}

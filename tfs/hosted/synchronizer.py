@@ -320,10 +320,17 @@ class Synchronizer:
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
         own = self._job_problem(job.name)
+        seen = self._last.jobs_seen if self._last else {}
+        before = seen.get(job.name, JobSighting()).answering
         problems = self._servers.problems(job.addresses)
-        # One that answers and has a problem refuses what it is told.
-        answering = (each for each in job.addresses if each in reports)
-        following = tuple(each for each in answering if each not in problems)
+        # One that answers and has a problem refuses what it is told, and one that was
+        # not told anything yet may.
+        following = tuple(
+            each
+            for each in job.addresses
+            if each in reports and each not in problems
+            if each in before or self._servers.was_told(each)
+        )
         return JobSighting(following, own or "; ".join(problems.values()))
 
     def _excuse(self) -> None:
