@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.tensors import floats, integers, strings
-from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.json.predict_body import MAX_ITEMS, Layout, PredictBody
 from tfs.core.dtype import BFLOAT16, BOOL, COMPLEX64, DTYPES, FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.signature import Method, Signature, TensorSpec
@@ -141,6 +141,15 @@ def test_a_row_by_itself_keeps_its_number_for_errors() -> None:
         good.read(of)
         with pytest.raises(InvalidArgument, match="process element: 1 of"):
             bad.read(of)
+
+
+def test_results_per_item_are_for_a_bounded_number_of_rows() -> None:
+    """Each is a request of its own, and 200,000 stopped the server for half a minute."""
+    rows = [[0]] * (MAX_ITEMS + 1)
+    whole = PredictBody.parse(json.dumps({"instances": rows}).encode())
+    with pytest.raises(InvalidArgument, match="up to 1024 rows; 1025 came"):
+        whole.rows()
+    assert len(replace(whole, values=rows[1:]).rows()) == MAX_ITEMS
 
 
 def test_signature_is_named_beside_the_values() -> None:

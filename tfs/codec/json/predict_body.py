@@ -42,6 +42,8 @@ from tfs.core.tensor_view import Buffer, TensorView
 
 INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
+MAX_ITEMS: Final = 1024
+"""Most rows that get results of their own: each takes the loop as long as a request."""
 _KEYS: Final = (SIGNATURE_NAME, INSTANCES, INPUTS)
 
 
@@ -119,12 +121,17 @@ class PredictBody:
         """Returns a request for each row.
 
         Raises:
-            InvalidArgument: It lists no rows.
+            InvalidArgument: It lists no rows, or too many.
 
         """
         if self.layout is not Layout.ROWS or type(self.values) is not list:
             raise InvalidArgument(
                 f"results per item need '{INSTANCES}' with a list of rows"
+            )
+        if len(self.values) > MAX_ITEMS:
+            raise InvalidArgument(
+                f"results per item are for up to {MAX_ITEMS} rows; {len(self.values)} "
+                "came"
             )
         content = self.content
         if isinstance(content, bytes):
