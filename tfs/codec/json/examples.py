@@ -12,12 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from tfs.codec.json.document import (
-    SIGNATURE_NAME,
     Value,
     parse_object,
     signature_name_of,
     type_name,
-    with_first_values,
     wrong_form,
 )
 from tfs.codec.json.tensor_reader import bytes_of, is_bytes
@@ -34,7 +32,6 @@ from tfs.proto.tensorflow_serving.apis import (
 RESULTS: Final = "results"
 _EXAMPLES: Final = "examples"
 _CONTEXT: Final = "context"
-_KEYS: Final = (SIGNATURE_NAME, _EXAMPLES, _CONTEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class ExampleBody:
             InvalidArgument: It is no such request.
 
         """
-        document = with_first_values(parse_object(body), body, _KEYS)
+        document = parse_object(body)
         signature_name = signature_name_of(document)
         context = None
         if _CONTEXT in document:

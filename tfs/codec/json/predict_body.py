@@ -18,13 +18,11 @@ import numpy as np
 import orjson
 
 from tfs.codec.json.document import (
-    SIGNATURE_NAME,
     Value,
     is_of_numbers,
     parse_object,
     shown,
     signature_name_of,
-    with_first_values,
     wrong_form,
 )
 from tfs.codec.json.tensor_reader import (
@@ -44,7 +42,6 @@ INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
 MAX_ITEMS: Final = 1024
 """Most rows that get results of their own: each takes the loop as long as a request."""
-_KEYS: Final = (SIGNATURE_NAME, INSTANCES, INPUTS)
 
 
 class Layout(enum.Enum):
@@ -84,12 +81,7 @@ class PredictBody:
         """
         whole = bytes(body)
         document = parse_object(whole)
-        if is_of_numbers(whole):
-            return cls.of(document, Content.NUMBERS)
-        inputs = document.get(INPUTS)
-        names = inputs if type(inputs) is dict else ()
-        sent = [key for key in _KEYS if key in document]
-        return cls.of(with_first_values(document, whole, (*sent, *names)), whole)
+        return cls.of(document, Content.NUMBERS if is_of_numbers(whole) else whole)
 
     @classmethod
     def of(cls, document: dict[str, Value], content: Content | bytes) -> PredictBody:
