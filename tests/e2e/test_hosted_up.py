@@ -83,6 +83,17 @@ class Up:
         assert code == 0, printed
         return printed
 
+    def outcomes(self) -> list[set[str]]:
+        """Returns the codes with which each server answered predictions."""
+        found = []
+        for at in self.folder.glob("fleet/jobs/local/*/grpc.sock"):
+            words = ("status", "--json", "--stats", f"--address=unix:{at}")
+            stats = json.loads(run_command(*words)[1])["server"]["stats"]
+            labels = [each["labels"] for each in stats if each["name"] == "requests"]
+            predicted = [each for each in labels if each["method"] == "Predict"]
+            found.append({each["status"] for each in predicted})
+        return found
+
     def wait_for_route(self, model: str) -> None:
         """Waits for routers that learn of models when it suits them."""
         patient = threading.Event()
@@ -144,7 +155,10 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
 def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
     up: Up, short_folder: Path
 ) -> None:
-    """They start whatever load there is, and those that go answer what they have taken."""
+    """They start whatever load there is, and those that go answer what they have taken.
+
+    None is asked for the model before it said that it has it.
+    """
     model = short_folder / "scale"
     export_scale(model, 1)
     up.hosted("add-job", "local", "--servers=1-3", "--memory=3G")
@@ -155,6 +169,8 @@ def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
         up.hosted("scale", "scale", "--replicas=3")
         assert up.num_answering("scale") == 3, "the command waits for them"
         load.wait_for(300)
+        losers = {"CANCELLED"}  # of second requests
+        assert [each - losers for each in up.outcomes()] == [{"OK"}] * 3
         up.hosted("scale", "scale", "--replicas=1")
         up.wait_for_servers(1)
         load.wait_for(200)

@@ -98,6 +98,7 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
         "tests/hosted/jobs/test_job_runtime.py::test_limits_hold_for_each_replica",
     ),
     "I4: requests go only to who has the model": (
+        f"{_UP}::test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request",
         f"{_SYNCHRONIZER}::test_a_job_is_told_once_and_routed_to_when_it_answers",
         f"{_ROUTER}::test_requests_go_by_their_model_to_who_has_it",
     ),
@@ -112,6 +113,7 @@ INVARIANTS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "I9: Temp takes nothing of Prod's": (
         f"{_PACKING}::test_temp_has_what_prod_leaves",
+        "tests/hosted/test_sighting_table.py::test_a_model_of_temp_that_lost_its_place_goes",
         "tests/hosted/test_identities.py::test_prod_takes_the_place_of_temp_and_not_the_other_way",
         "tests/hosted/test_identities.py::test_a_name_of_temp_changes_models_of_temp_and_nothing_else",
     ),
