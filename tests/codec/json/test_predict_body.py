@@ -8,13 +8,24 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.tensors import floats, integers, strings
 from tfs.codec.json.predict_body import MAX_ITEMS, Layout, PredictBody
-from tfs.core.dtype import BFLOAT16, BOOL, COMPLEX64, DTYPES, FLOAT32, INT64, STRING
+from tfs.codec.json.tensor_reader import Content, read_tensor
+from tfs.core.dtype import (
+    BFLOAT16,
+    BOOL,
+    COMPLEX64,
+    DTYPES,
+    FLOAT32,
+    INT64,
+    STRING,
+    DType,
+)
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -141,6 +152,30 @@ def test_a_row_by_itself_keeps_its_number_for_errors() -> None:
         good.read(of)
         with pytest.raises(InvalidArgument, match="process element: 1 of"):
             bad.read(of)
+
+
+@pytest.mark.parametrize("bad", [[1], [1, "a"], [[1, 2]], {"x": [1, 2]}, [1, True]])
+@pytest.mark.parametrize("index", range(1, 7))
+def test_the_first_row_at_fault_is_named(index: int, bad: object) -> None:
+    """Whatever stands behind it; the others are compared with the first."""
+    rows: list[object] = [[1, 2]] * index + [bad] + [[1, 2], bad, [None, 2]]
+    with pytest.raises(InvalidArgument, match=rf"\b{index} of "):
+        read({"instances": rows})
+
+
+def test_a_row_at_fault_is_found_in_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each row took twenty times as long as reading them, on the loop."""
+    num_reads = 0
+
+    def counted(value: Any, dtype: DType, content: Content) -> TensorView:
+        nonlocal num_reads
+        num_reads += 1
+        return read_tensor(value, dtype, content)
+
+    monkeypatch.setattr("tfs.codec.json.predict_body.read_tensor", counted)
+    with pytest.raises(InvalidArgument, match="element: 5000 of"):
+        read({"instances": [[1, 2]] * 5000 + [[1]]})
+    assert num_reads < 20
 
 
 def test_results_per_item_are_for_a_bounded_number_of_rows() -> None:
