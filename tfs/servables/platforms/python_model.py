@@ -32,20 +32,6 @@ _LITERALS: Final = (
 )
 
 
-def class_literal(path: str, name: str) -> tuple[str, object] | None:
-    """Returns what the first class that assigns to ``name`` assigns, and the class.
-
-    The assignment stands in the class's own body, and its value is a plain literal. None
-    if no class of the file has one. Reads the file; blocks.
-
-    Raises:
-        InvalidArgument: The file is no Python source, is too large, or the value is not
-            a literal.
-
-    """
-    return _literal(_classes(path), path, name)
-
-
 def _classes(path: str) -> Sequence[ast.ClassDef]:
     """Returns the classes of a source file. A long one holds Python's lock for 0.1 s."""
     with _refused(path):
@@ -61,6 +47,7 @@ def _classes(path: str) -> Sequence[ast.ClassDef]:
 def _literal(
     classes: Sequence[ast.ClassDef], path: str, name: str
 ) -> tuple[str, object] | None:
+    """Returns the first class that assigns a plain literal to a name, and the literal."""
     for kind in classes:
         for statement in kind.body:
             value = _assigned(statement, name)
