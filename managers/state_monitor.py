@@ -143,11 +143,12 @@ class ServableStateMonitor:
 
     def live_states(self) -> Mapping[str, VersionStates]:
         """Returns every version that has not ended."""
-        return self._select(lambda state: state is not ManagerState.END)
-
-    def available_states(self) -> Mapping[str, VersionStates]:
-        """Returns every version that can be requested."""
-        return self._select(lambda state: state is ManagerState.AVAILABLE)
+        end = ManagerState.END
+        found = {
+            name: [each for each in states if each.manager_state is not end]
+            for name, states in self.all_states().items()
+        }
+        return {name: states for name, states in found.items() if states}
 
     def bounded_log(self) -> list[EventAndTime[ServableState]]:
         """Returns the last events, oldest first."""
@@ -330,16 +331,6 @@ class ServableStateMonitor:
         self._states.pop(name, None)
         self._ended.pop(name, None)
         self._ended_names.pop(name, None)
-
-    def _select(
-        self, wanted: Callable[[ManagerState], bool]
-    ) -> Mapping[str, VersionStates]:
-        with self._changed:
-            chosen = {
-                name: [s for s in _descending(by) if wanted(s.manager_state)]
-                for name, by in self._states.items()
-            }
-        return {name: by for name, by in chosen.items() if by}
 
 
 def _descending(by_version: Mapping[int, ServableState]) -> list[ServableState]:
