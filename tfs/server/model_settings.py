@@ -90,7 +90,10 @@ class RuntimeSettings:
     @property
     def fingerprint(self) -> str:
         """One word for all of it; "" if nothing is asked for."""
-        return "" if self == RuntimeSettings() else repr(self)
+        return "" if self == _PLAIN else repr(self)
+
+
+_PLAIN: Final = RuntimeSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class ModelSettings:
     @property
     def labelled_versions(self) -> frozenset[int]:
         """Versions aspired if they are there; none if the policy asks for no version."""
-        if self.policy == Specific(()):
-            return frozenset()
+        if not self.labels or self.policy == Specific(()):
+            return _NONE_PINNED
         return frozenset(self.labels.values()) - self.excluded_versions
 
     def aspired_policy(self, rejected: Collection[int] = ()) -> VersionPolicy:

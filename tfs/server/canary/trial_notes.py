@@ -101,6 +101,8 @@ class TrialNotes:
 
     def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
         """Returns why versions were rejected, by version."""
+        if name not in self._models:  # as most of ten thousand
+            return {}
         rejected = self._find(name, base_path).rejected
         return {version: why.reason for version, (_, why) in rejected.items()}
 

@@ -216,18 +216,17 @@ class ConfigInForce:
             except ServingError as error:
                 refuse(error)
                 return
-            changed = changes(running, new)
             if validate_only:
-                on_done(_only_checked(changed))
+                on_done(_only_checked(changes(running, new)))
                 return
             waiter = None
             if origin is not Origin.FLEET:  # which asks how its models fare
                 waiter = self._base_waiter(
-                    running, new, changed, origin, on_done, waits_for_all=waits_for_all
+                    running, new, origin, on_done, waits_for_all=waits_for_all
                 )
             self._commit(new)
             self.refusal = None
-            _log_applied(reason, new, changed)
+            _log_applied(reason, running, new)
             if waiter is not None:
                 self._wait(waiter, deadline_s)
                 return
@@ -327,7 +326,6 @@ class ConfigInForce:
         self,
         before: RunningConfig,
         new: RunningConfig,
-        changed: Sequence[pb.ModelOutcome],
         origin: Origin,
         on_done: OnOutcome,
         *,
@@ -340,6 +338,7 @@ class ConfigInForce:
         not to be told that they answer), and those of which no version answers, because
         the change may correct them.
         """
+        changed = changes(before, new)
         moved = [each for each in changed if each.change == pb.ModelOutcome.CHANGED]
         names = models = frozenset(new.effective.models)
         waited = frozenset(each.model for each in moved)
@@ -382,15 +381,11 @@ class ConfigInForce:
         return tuple(notes)
 
 
-def _log_applied(
-    reason: str, new: RunningConfig, changed: Sequence[pb.ModelOutcome]
-) -> None:
-    added = [each.model for each in changed if each.change == pb.ModelOutcome.ADDED]
+def _log_applied(reason: str, before: RunningConfig, new: RunningConfig) -> None:
+    models = new.effective.models
+    added = ",".join(sorted(models.keys() - before.effective.models)) or "none"
     log.info(
-        "event=config_applied reason=%r models=%d new=%s",
-        reason,
-        len(new.effective.models),
-        ",".join(added) or "none",
+        "event=config_applied reason=%r models=%d new=%s", reason, len(models), added
     )
 
 
