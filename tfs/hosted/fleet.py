@@ -187,7 +187,9 @@ def replaced(
         return {}
     was = before.get
     found = {name: None for name, each in after.items() if was(name) is not each}
-    return found | dict.fromkeys(before.keys() - after.keys())
+    if len(before) + sum(name not in before for name in found) > len(after):
+        found.update(dict.fromkeys(before.keys() - after.keys()))
+    return found
 
 
 def job_row(job: Job) -> str:

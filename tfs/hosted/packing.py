@@ -128,10 +128,11 @@ def free_bytes(
 ) -> dict[str, int]:
     """Returns how much of each job's memory is free; negative if it has too many models."""
     rooms = {name: _Room(job) for name, job in jobs.items()}
-    for model, placed in packing.items():
-        for job in placed:
-            if job in rooms and model in models:
-                rooms[job].put(models[model])
+    for name, placed in packing.items():
+        if (model := models.get(name)) is not None:
+            for job in placed:
+                if job in rooms:
+                    rooms[job].put(model)
     return {name: room.free_bytes for name, room in rooms.items()}
 
 
@@ -172,13 +173,15 @@ class _Room:
 
     def put(self, model: HostedModel) -> None:
         """Takes what a model needs."""
-        taken = model.memory_bytes
         if model.is_on_demand:
-            taken = self._taken_by(model)
             self.num_on_demand += 1
-            self.shared_bytes += taken
-        self.free_bytes -= taken
-        self.free_cpus -= model.cpus
+            if model.memory_bytes > self.shared_bytes:
+                self.free_bytes -= model.memory_bytes - self.shared_bytes
+                self.shared_bytes = model.memory_bytes
+        else:
+            self.free_bytes -= model.memory_bytes
+        if model.cpus:
+            self.free_cpus -= model.cpus
 
     def _taken_by(self, model: HostedModel) -> int:
         taken = model.memory_bytes
