@@ -629,7 +629,7 @@ def test_a_files_own_modules_come_along_and_belong_to_its_version(
 def test_own_modules_that_no_statement_imports_are_named(
     tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that the trial does not find is asked for, and taken along by its name."""
+    """One that the check does not find is asked for, and taken along by its name."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_sibling", raising=False)
     (tmp_path / "own_sibling.py").write_text("PLUS = 1\n")
