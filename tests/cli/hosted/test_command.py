@@ -140,6 +140,29 @@ def test_an_upload_compares_what_is_there(
     assert hosted(*words, "--version=2") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "memory", "said"),
+    [("prices", "2G", "nothing was copied"), ("../prices", "1M", "names no folder")],
+)
+def test_of_a_new_model_that_is_refused_nothing_is_copied(
+    state: FleetState,
+    table: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    memory: str,
+    said: str,
+) -> None:
+    """The controller is asked first; a model is below its store, wherever that is."""
+    change("add-job", ONE, "--memory=1G")
+    there = sorted(tmp_path.rglob("*.csv"))
+    words = ("upload", name, str(Path(table, "1")), f"--memory={memory}")
+    for more in ((), ("--dry_run",)):
+        assert hosted(*words, *more) == 1
+        assert said in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*.csv")) == there
+
+
 def test_an_upload_that_is_repeated_acts_once(
     state: FleetState, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

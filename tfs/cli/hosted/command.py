@@ -111,7 +111,7 @@ def _add_models(commands: Subparsers) -> None:
         commands,
         "upload",
         "copy a version to where servers find it, and add it, or the model that is new",
-        lambda arguments: upload(arguments, _add_model),
+        lambda arguments: upload(arguments, _new_model),
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
@@ -269,16 +269,19 @@ def _remove_job(arguments: argparse.Namespace) -> int:
 
 
 def _add_model(arguments: argparse.Namespace) -> int:
+    return change(arguments, "AddModel", _new_model(arguments))
+
+
+def _new_model(arguments: argparse.Namespace) -> pb.AddModelRequest:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    request = pb.AddModelRequest(
+    return pb.AddModelRequest(
         model=arguments.model,
         base_path=arguments.base_path,
         config=arguments.config,
         hints=_hints(arguments),
         partition=arguments.partition,
     )
-    return change(arguments, "AddModel", request)
 
 
 def _update_model(arguments: argparse.Namespace) -> int:

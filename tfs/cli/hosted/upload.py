@@ -53,9 +53,10 @@ def read_stores(texts: list[str], default: str) -> dict[str, str]:
 
 
 def upload(
-    arguments: argparse.Namespace, add: Callable[[argparse.Namespace], int]
+    arguments: argparse.Namespace,
+    request_of: Callable[[argparse.Namespace], pb.AddModelRequest],
 ) -> int:
-    """Copies the version, then adds it, or (by ``add``) the model that is new with it.
+    """Copies the version, then adds it, or the model that is new with it.
 
     Nothing is copied of what would be refused, or was asked for before.
     """
@@ -73,6 +74,8 @@ def upload(
     if known is not None:
         base_path = parse_model_config(known.config).base_path
     else:
+        if {"", ".", ".."} & {*arguments.model.split("/")}:
+            raise InvalidArgument(f"{arguments.model} names no folder of a model")
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
     is_new = known is None if before is None else not before.HasField("version")
     version = arguments.version
@@ -80,6 +83,14 @@ def upload(
         version = int(source.name) if source.name.isdecimal() else None
     if version is None and before is not None and before.HasField("version"):
         version = before.version
+    if known is None and before is None:
+        arguments.base_path, memory = base_path, arguments.memory
+        arguments.memory = memory or sum(_sizes(source).values())
+        asked = pb.SimulateRequest(add_model=request_of(arguments))
+        found = ask(arguments, "Simulate", asked, pb.Simulation)
+        if found.refusal:
+            raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
+        arguments.memory = memory
     with _Place(base_path) as place:
         if version is None:
             version = max(place.versions(), default=0) + 1
@@ -100,7 +111,7 @@ def upload(
     if arguments.dry_run:
         print(f"would add the model {arguments.model}")
         return 0
-    return add(arguments)
+    return change(arguments, "AddModel", request_of(arguments))
 
 
 def _check_generation(
