@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,25 @@ def test_what_is_not_finite_is_a_token() -> None:
         Layout.ROWS, y=floats((4,), float("nan"), float("inf"), -float("inf"), 0.1)
     )
     assert body == b'{"predictions":[NaN,Infinity,-Infinity,0.1]}'
+
+
+def test_a_string_that_says_null_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are looked through only if the word stands there, which is costly."""
+    looks: list[Any] = []
+    is_finite: Any = np.isfinite
+
+    def looked(value: Any) -> Any:
+        looks.append(value)
+        return is_finite(value)
+
+    monkeypatch.setattr(np, "isfinite", looked)
+    numbers = floats((2,), 1, 0.1)
+    rows = [{"s": "x", "y": 1.0}, {"s": "y", "y": 0.1}]
+    body = written(Layout.ROWS, s=strings((2,), b"x", b"y"), y=numbers)
+    assert (json.loads(body), looks) == ({"predictions": rows}, [])
+    body = written(Layout.ROWS, s=strings((2,), b"null", b"y"), y=numbers)
+    assert json.loads(body) == {"predictions": [{"s": "null", "y": 1.0}, rows[1]]}
+    assert looks
 
 
 def test_other_types_have_forms_by_rule() -> None:

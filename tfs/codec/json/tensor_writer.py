@@ -148,8 +148,9 @@ def array_of(view: TensorView) -> Any:
 
 def dump(document: Any) -> bytes:
     """Returns a document of Python values and arrays as JSON."""
-    if _is_finite(document):
-        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" not in text or _is_finite(document):
+        return text
     return json.dumps(document, default=_plain, separators=(",", ":")).encode()
 
 
