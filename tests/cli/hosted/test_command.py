@@ -351,6 +351,9 @@ def test_a_problem_and_a_version_that_is_not_there_are_told(
     capsys.readouterr()
     assert hosted("status") == 1
     assert f"a version on {ONE}: table.csv is damaged" in capsys.readouterr().out
+    see(state, "prices", one=ReplicaSighting(1, 1, problem="prices/2 differs"))
+    assert hosted("why", "prices") == 0
+    assert "prices/2 differs" in capsys.readouterr().out
     change("rollback", "prices", "1")
     assert "note" not in capsys.readouterr().out
     change("rollback", "prices", "99")

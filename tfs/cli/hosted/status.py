@@ -79,6 +79,8 @@ def _why(arguments: argparse.Namespace) -> int:
         )
     if model.waits_for:
         print(f"waits for {model.waits_for}")
+    elif problem := _seen_problem(model):
+        print(problem)
     print(_changes(model.changes))
     return 0
 
