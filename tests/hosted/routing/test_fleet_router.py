@@ -198,7 +198,7 @@ def test_what_is_not_served_is_told(bench: Bench) -> None:
     assert "other is" in said or "no model other" in said
     code, said = bench.refused("waits", timeout_s=5.0)
     assert code == grpc.StatusCode.UNAVAILABLE
-    assert "waits is on no serving job yet" in said
+    assert "waits is available on no server yet" in said
     code, said = bench.refused("", message=b"\x12\x00")
     assert (code, "names no model" in said) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 

@@ -201,7 +201,7 @@ def routes(
     by_name = {
         name: _route_action(group, hedge_after_s) for name, group in group_of.items()
     }
-    waits = _refusal(14, "is on no serving job yet")
+    waits = _refusal(14, "is available on no server yet")
     by_name |= dict.fromkeys(unrouted, waits)
     matcher: dict[str, Any] = {
         "on_no_match": _refusal(5, "is not served by this fleet"),

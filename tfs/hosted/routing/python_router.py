@@ -173,7 +173,7 @@ class PythonRouter:
             return
         del self._waiting[call]
         if name in self._routes:
-            said = f"model {name} is on no serving job yet"
+            said = f"model {name} is available on no server yet"
             call.fail(Unavailable(said, retry_after_s=1.0))
         else:
             call.fail(NotFound(f"no model {name} is served by this fleet"))
