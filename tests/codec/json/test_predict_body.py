@@ -213,6 +213,12 @@ def test_of_a_key_that_comes_twice_the_last_value_counts(body: bytes) -> None:
     assert read(body) == {"x": floats((1,), 2)}
 
 
+def test_a_string_without_an_end_takes_as_long_as_its_bytes() -> None:
+    """Each quote in it was once a new beginning: 32 KB took seconds, a megabyte an hour."""
+    with pytest.raises(InvalidArgument, match="Missing a closing quotation mark"):
+        read(b'{"x": Inf, "' + b'\\"' * 500_000)
+
+
 def test_many_keys_take_as_long_as_their_bytes() -> None:
     """Each was once searched for in the whole body: a megabyte took minutes."""
     keys = ", ".join(f'"k{index}": 1' for index in range(300_000))

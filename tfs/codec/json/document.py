@@ -100,7 +100,9 @@ def _integer(digits: str) -> int | float:
 
 _LENIENT: Final = json.JSONDecoder(parse_float=_finite, parse_int=_integer)
 
-_INF: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Inf\b')
+# A string without an end is one all the same, or each of its quotes would be tried as a
+# beginning, which takes quadratic time.
+_INF: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|Inf\b')
 
 
 def _infinity(token: re.Match[str]) -> str:
