@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tfs.cli.hosted.run import edit_reader
 from tfs.cli.main import main
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
+from tfs.hosted import edits
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
@@ -359,6 +361,24 @@ def test_a_problem_and_a_version_that_is_not_there_are_told(
     change("rollback", "prices", "99")
     printed = capsys.readouterr().out
     assert f"note: version 99 is not in {table}, which has 1" in printed
+
+
+def test_a_crash_is_a_problem_until_a_newer_version_answers(
+    state: FleetState, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is over stays in the history of a model, and not in its line for ever."""
+    change("add-job", ONE, "--memory=1G")
+    change("add-model", "prices", table)
+    crashed = {"2": "it crashed"}
+    state.change(
+        edits.update_model("prices", lambda m: replace(m, quarantined=crashed), "x")
+    )
+    for primary, is_told in ((1, True), (3, False)):
+        see(state, "prices", one=ReplicaSighting(2, primary))
+        capsys.readouterr()
+        hosted("status")
+        told = "version 2 is quarantined: it crashed" in capsys.readouterr().out
+        assert told == is_told
 
 
 def test_a_controller_that_is_not_there_is_named(

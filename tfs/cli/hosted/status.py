@@ -169,9 +169,11 @@ def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
             problems.insert(0, f"no room for {missing} of its replicas")
         elif not problems and _seen_problem(model):
             problems = [_seen_problem(model)]
+        newest = max((each.primary for each in model.replicas), default=0)
         problems += [
             f"version {version} is quarantined: {how}"
             for version, how in sorted(model.quarantined.items())
+            if version > newest
         ]
         rows.append(
             (
