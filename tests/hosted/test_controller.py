@@ -358,6 +358,8 @@ def test_a_dry_run_says_what_would_be_and_does_nothing(api: Api) -> None:
         ).refusal
     )
     assert api.state.read() == before
+    stale = pb.RemoveModelRequest(model="m", edit=pb.Edit(if_generation=9))
+    assert "generation 1, not 9" in simulate(remove_model=stale).refusal
     with pytest.raises(InvalidArgument, match="nothing to simulate"):
         simulate()
 

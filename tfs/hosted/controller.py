@@ -24,6 +24,7 @@ from tfs.hosted.fleet_state import (
     Edit,
     FleetState,
     Request,
+    check_generation,
 )
 from tfs.hosted.identities import Identities
 from tfs.hosted.probes import UNPROBED, Probed, Probes, version_of
@@ -112,7 +113,7 @@ class Controller:
             asked.request_id,
             type(request).__name__.encode()
             + content.SerializeToString(deterministic=True),
-            asked.if_generation if asked.HasField("if_generation") else None,
+            _if_generation(asked),
         )
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
         edit = self._edit(request, owner, until_s)
@@ -145,8 +146,10 @@ class Controller:
         if field is None:
             raise InvalidArgument("nothing to simulate")
         now = self._state.read()
-        edit = self._read(getattr(asked, field), now, owner)
+        request = getattr(asked, field)
+        edit = self._read(request, now, owner)
         try:
+            check_generation(now.fleet, edit, _if_generation(request.edit))
             after = edit.apply(now.fleet)
         except ServingError as error:
             return pb.Simulation(refusal=error.message, notes=edit.notes)
@@ -254,6 +257,10 @@ class Controller:
         report = controller_report.model(state, name)
         report.changes.extend(controller_report.change(each) for each in history)
         return report
+
+
+def _if_generation(edit: pb.Edit) -> int | None:
+    return edit.if_generation if edit.HasField("if_generation") else None
 
 
 def _op(request_id: str, done: Committed, notes: Sequence[str]) -> pb.Op:

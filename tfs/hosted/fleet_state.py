@@ -209,7 +209,7 @@ class FleetState:
                 return _answer_before(known, request), None
             before = self._within(transaction)
             try:
-                _check_generation(before.fleet, edit, request.if_generation)
+                check_generation(before.fleet, edit, request.if_generation)
                 after = write(transaction, before, edit.apply(before.fleet), edit.why)
             except ServingError as error:
                 _note_refusal(transaction, before.fleet, edit, error)
@@ -306,7 +306,8 @@ def _news(now: Mapping[str, T], then: Mapping[str, object]) -> dict[str, T]:
     return {name: each for name, each in now.items() if each != then.get(name)}
 
 
-def _check_generation(fleet: Fleet, edit: Edit, wanted: int | None) -> None:
+def check_generation(fleet: Fleet, edit: Edit, wanted: int | None) -> None:
+    """Raises Aborted if what an edit changes has another generation; None is any."""
     now = _generation(fleet, edit)
     if wanted is not None and wanted != now:
         raise Aborted(

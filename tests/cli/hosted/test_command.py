@@ -284,6 +284,9 @@ def test_a_dry_run_tells_what_would_be(
     assert "would be refused: no room" in capsys.readouterr().out
     assert hosted("add-job", ONE, "--memory=2G", "--dry_run") == 0
     assert "no model would move" in capsys.readouterr().out
+    stale = ("add-job", ONE, "--memory=2G", "--dry_run", "--if_generation=9")
+    assert hosted(*stale) == 1
+    assert "generation 1, not 9" in capsys.readouterr().out
     assert state.read() == before
 
 

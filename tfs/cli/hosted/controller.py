@@ -84,15 +84,15 @@ def change(arguments: argparse.Namespace, method: str, request: Any) -> int:
     """
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
+    edit = request.edit
+    if arguments.if_generation is not None:
+        edit.if_generation = arguments.if_generation
     if arguments.dry_run:
         field = "".join(f"_{c.lower()}" if c.isupper() else c for c in method)[1:]
         asked = pb.SimulateRequest(**{field: request})
         return _print_simulation(ask(arguments, "Simulate", asked, pb.Simulation))
-    edit = request.edit
     edit.request_id = arguments.request_id or str(uuid.uuid4())
     edit.wait_s = arguments.wait_s
-    if arguments.if_generation is not None:
-        edit.if_generation = arguments.if_generation
     timeout_s = arguments.wait_s + _MARGIN_S
     op: pb.Op = ask(arguments, method, request, pb.Op, timeout_s)
     print(f"revision {op.revision}: {op.what}")
