@@ -214,6 +214,7 @@ class PredictHandler:
             logs = model.logs
             if logs:  # logs take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
+            asked = (spec, inputs, output_filter) if logs else None
             model.enter()  # nothing after this can fail, so leave() follows
         except NotResident as absent:
             absent.then(
@@ -234,8 +235,7 @@ class PredictHandler:
             self._decode_pool,
             writer,
         )
-        if logs:
-            answers.logged_inputs = inputs
+        answers.asked = asked
         task = InferenceTask(
             name,
             signature,

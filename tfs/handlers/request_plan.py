@@ -239,7 +239,7 @@ class PredictAnswers:
         writer: Encodes outputs.
 
     Attributes:
-        logged_inputs: The inputs of the only request, if that is to be logged.
+        asked: What the only request asked for, if that is to be logged.
 
     """
 
@@ -251,7 +251,7 @@ class PredictAnswers:
         "_model",
         "_stats",
         "_writer",
-        "logged_inputs",
+        "asked",
     )
 
     def __init__(
@@ -268,7 +268,7 @@ class PredictAnswers:
         self._stats = admission.stats
         self._decode_pool = decode_pool
         self._writer = writer
-        self.logged_inputs: Tensors = {}
+        self.asked: tuple[ModelSpec, Tensors, Sequence[str]] | None = None
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
         """Tells whether this may still answer requests to that version.
@@ -362,10 +362,9 @@ class PredictAnswers:
         """Returns a request and its reply as messages of Predict."""
         if isinstance(self._writer, PredictReplies):
             return call.message, reply
-        model, _, signature_name = self._answerer
-        spec = ModelSpec(model, None, None, signature_name)
+        assert self.asked is not None
         return (
-            write_predict_request(spec, self.logged_inputs),
+            write_predict_request(*self.asked),
             _PREDICT.write(self._answerer, outputs),
         )
 

@@ -329,13 +329,14 @@ def test_what_came_over_http_is_logged_as_grpcs_messages(form: str) -> None:
     log, gate = KeptLog(), RequestGate()
     gate.set_logs({"m": (log,)})
     handler = handler_of(view, gate)
-    call = FakeHttpCall("POST", PATH, FORMS[form][0](view), {"content-type": form})
+    path = "/v1/models/m/versions/3:predict"
+    call = FakeHttpCall("POST", path, FORMS[form][0](view), {"content-type": form})
     rest_over(handler)(call)
     assert call.reply_bytes()
     (entry,) = log.entries
     assert entry[:4] == ("Predict", "m", 3, "serving_default")
     request = predict_pb2.PredictRequest.FromString(entry.request)
-    assert request.model_spec.name == "m"
+    assert (request.model_spec.name, request.model_spec.version.value) == ("m", 3)
     assert tensor_view_of(request.inputs[NAME]) == view
     reply = predict_pb2.PredictResponse.FromString(entry.response)
     assert reply.model_spec.version.value == 3
