@@ -147,6 +147,12 @@ def test_an_autoscaler_is_alone_in_saying_how_many_servers_there_are() -> None:
     ]
 
 
+def test_the_fleet_is_alone_in_saying_how_many_servers_a_job_has() -> None:
+    """As the autoscaler is; other changes of the job are applied."""
+    job = yaml.safe_load((FOLDER / "fleet/job.yaml").read_text())
+    assert "replicas" not in job["spec"]
+
+
 def test_kubernetes_takes_the_manifests() -> None:
     """They are valid by Kubernetes' own schemas, without a field that it does not know."""
     validate = [sys.executable, "-m", "kubernetes_validate", "--strict"]
