@@ -311,14 +311,6 @@ QUIRKS = {
         200,
         "predictions",
     ),
-    "the first of two keys": (
-        "POST",
-        "/v1/models/scale:predict",
-        b'{"instances": [[1, 2]], "instances": 1}',
-        {},
-        200,
-        "predictions",
-    ),
     "Inf": (
         "POST",
         "/v1/models/scale:predict",
