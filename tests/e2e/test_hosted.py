@@ -129,9 +129,7 @@ def test_a_fleet_has_its_servers_validate_each_version(
             said = jobs[0].wait_for("servable_end servable=scale/3.*")
             assert "mean_abs_diff 8 > 0.5" in said
             save_for(base_path, [0.0, 2.0])
-            # It may answer with what was wrong with the version before.
-            run_command("hosted", "add-version", "scale", "4")
-            jobs[0].wait_for("scale/4 is available")
+            hosted("add-version", "scale", "4")
             assert client.predict("scale", {"x": X}).version == 4
         assert router.stop() == 0
     finally:

@@ -173,6 +173,18 @@ def test_what_failed_before_a_change_says_nothing_of_it(api: Api) -> None:
     assert not answers[0].waits_for
 
 
+def test_a_version_has_failed_once_a_server_says_so_of_it(api: Api) -> None:
+    """What is wrong with the one before says nothing of one that was not found yet."""
+    api.add_model()
+    before = serves(1, 2, problem="m/2 differs", failed=(2,))
+    api.see(a=before)
+    answers = api.ask(pb.AddVersionRequest(model="m", version=3))
+    api.see(a=replace(before, generation=2))
+    assert not answers
+    api.see(a=serves(2, 2, problem="m/3 differs", failed=(3, 2)))
+    assert answers[0].waits_for == "version 3 on a: m/3 differs"
+
+
 def test_all_replicas_that_answer_count(api: Api) -> None:
     """What holds on one of two servers is not in force."""
     answers = api.add_model(hints=pb.Hints(min_replicas=2))
@@ -218,11 +230,13 @@ def test_policies_are_in_force_when_servers_say_so(api: Api) -> None:
     assert not read_config(api.state.read().fleet.models["m"]).HasField("traffic")
     with pytest.raises(InvalidArgument, match="a policy is"):
         policy()
-    (missing,) = policy(pinned=pb.Pinned(version=9)) or [pb.Op()]
-    assert not missing.request_id
+    missing = policy(pinned=pb.Pinned(version=9))
+    assert not missing
     api.see(a=serves(7, 3, problem="9 is not there"))
+    told = "version 9 as the one that answers on a: 9 is not there"
+    assert told in missing[0].waits_for
     last = api.controller.op(pb.GetOpRequest(request_id=f"r{api.num_requests}"))
-    assert "version 9 as the one that answers on a: 9 is not there" in last.waits_for
+    assert told in last.waits_for
 
 
 def test_a_trial_without_anybody_who_answers_needs_a_primary(api: Api) -> None:

@@ -71,7 +71,11 @@ def model_waits_for(
                 problem = there.problem
                 said = f"{what} on {address}" + (f": {problem}" if problem else "")
                 has_tried = there.generation == model.generation and not there.coming
-                return Waiting(said, is_stuck=bool(problem) and has_tried)
+                # Whether the problem may be that version's; it was not found yet if not.
+                known = {None, traffic.primary, traffic.canary.version}
+                known |= {*there.versions, *there.failed}
+                is_stuck = bool(problem) and has_tried and version in known
+                return Waiting(said, is_stuck)
     if silent:
         return Waiting(silent)
     missing = num_servers - num_answering

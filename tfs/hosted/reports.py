@@ -27,6 +27,7 @@ class ReplicaSighting:
         primary: The version that answers; None if none does.
         versions: The versions that are available.
         coming: The versions that are on their way there.
+        failed: The versions with which something is wrong.
         canary: The version on trial, once the trial runs.
         problem: What is wrong; empty if nothing is.
 
@@ -38,6 +39,7 @@ class ReplicaSighting:
     coming: tuple[int, ...] = ()
     canary: int | None = None
     problem: str = ""
+    failed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ def _sighting(model: admin_service_pb2.ModelReport) -> ReplicaSighting:
         _versions(model, _States.START, _States.LOADING),
         model.canary.canary.version if runs else None,
         said[0] if said else "",
+        tuple(sorted(each.version for each in model.versions if each.error.code)),
     )
 
 

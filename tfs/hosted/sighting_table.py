@@ -7,7 +7,7 @@ finds what is another object than before, and does anew only what depends on tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfs.hosted.fleet import Fleet, replaced
 from tfs.hosted.reports import JobReport, ModelSighting, ReplicaSighting
@@ -98,14 +98,7 @@ class SightingTable:
                 continue
             knows = model is not None and heard.told.get(name) == model.config
             generation = model.generation if model is not None and knows else 0
-            found[address] = ReplicaSighting(
-                generation,
-                seen.primary,
-                seen.versions,
-                seen.coming,
-                seen.canary,
-                seen.problem,
-            )
+            found[address] = replace(seen, generation=generation)
         return ModelSighting(found) if found or model is not None else None
 
     def _follow(self, address: str, then: Heard, now: Heard) -> set[str]:
