@@ -585,3 +585,20 @@ def test_who_still_comes_is_served_while_balancers_hear_of_the_end(
         body = {"instances": [[1, 2]]}
         assert rest.ask("/v1/models/scale:predict", body)[0] == 200
         assert serving.process.wait(PATIENCE_S) == 0
+
+
+def test_json_that_will_never_have_room_is_not_asked_to_come_again(scale: Path) -> None:
+    """The smaller one of the two flags that bound it is the limit."""
+    port = free_port()
+    flags = (
+        "--model_name=scale",
+        f"--model_base_path={scale}",
+        f"--rest_api_port={port}",
+        f"--max_receive_bytes={16 << 20}",
+    )
+    with Serving(*flags) as serving:
+        serving.wait_for("scale/2 is available")
+        body = b" " * ((14 << 20) // 10 + 1)
+        status, reply, _ = Rest(port).ask("/v1/models/scale:predict", body)
+    assert status == 429
+    assert reply["error"].startswith(f"{len(body)} bytes of JSON are more than the")

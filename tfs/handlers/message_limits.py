@@ -54,7 +54,7 @@ def parse(
         raise InvalidArgument(f"cannot parse the request: {error}") from error
 
 
-_PARSED_FACTOR: Final = 10  # what JSON takes when it is parsed, over its bytes
+PARSED_FACTOR: Final = 10  # what JSON takes when it is parsed, over its bytes
 _ROOM_BYTES: Final = 1 << 16  # transports have room for so little unasked
 
 
@@ -79,8 +79,9 @@ class JsonRoom:
         """
         if num_bytes > self.max_json_bytes:
             raise ResourceExhausted(
-                f"{num_bytes} bytes of JSON are more than --max_json_bytes "
-                f"{self.max_json_bytes} allows; send tensors in a binary form"
+                f"{num_bytes} bytes of JSON are more than the {self.max_json_bytes} "
+                "that --max_json_bytes and --max_receive_bytes allow; send tensors in a "
+                "binary form"
             )
-        parsed_bytes = _PARSED_FACTOR * num_bytes
+        parsed_bytes = PARSED_FACTOR * num_bytes
         return parsed_bytes <= _ROOM_BYTES or call.take_room(parsed_bytes)

@@ -17,7 +17,7 @@ from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.health import HealthReader
-from tfs.handlers.message_limits import JsonRoom
+from tfs.handlers.message_limits import PARSED_FACTOR, JsonRoom
 from tfs.handlers.oip.rest import PREFIX as OIP
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler
@@ -65,6 +65,8 @@ class HttpSurface:
     ) -> None:
         self._options = options
         self._executor = executor
+        most = budget.largest_bytes // PARSED_FACTOR  # there is never room for more
+        self._json_room = JsonRoom(min(options.max_json_bytes, most))
         self._addresses: Sequence[str] = ()
         self._transport = HttpTransport(
             loop,
@@ -109,7 +111,7 @@ class HttpSurface:
             pages[path] = page
         described = OpenApiPages(core, self._executor.submit)
         pages[DOCUMENT] = described.document
-        room = JsonRoom(options.max_json_bytes)
+        room = self._json_room
         rest = RestHandler(
             methods,
             room,
