@@ -187,6 +187,7 @@ def replaced(
         return {}
     was = before.get
     found = {name: None for name, each in after.items() if was(name) is not each}
+    # All of ``before`` and what is new beside it: more than ``after`` only if any is gone.
     if len(before) + sum(name not in before for name in found) > len(after):
         found.update(dict.fromkeys(before.keys() - after.keys()))
     return found

@@ -173,15 +173,13 @@ class _Room:
 
     def put(self, model: HostedModel) -> None:
         """Takes what a model needs."""
+        taken = model.memory_bytes
         if model.is_on_demand:
+            taken = self._taken_by(model)
             self.num_on_demand += 1
-            if model.memory_bytes > self.shared_bytes:
-                self.free_bytes -= model.memory_bytes - self.shared_bytes
-                self.shared_bytes = model.memory_bytes
-        else:
-            self.free_bytes -= model.memory_bytes
-        if model.cpus:
-            self.free_cpus -= model.cpus
+            self.shared_bytes += taken
+        self.free_bytes -= taken
+        self.free_cpus -= model.cpus
 
     def _taken_by(self, model: HostedModel) -> int:
         taken = model.memory_bytes
