@@ -156,7 +156,7 @@ class SightingTable:
         if not placed and self._fleet.models[name].is_temp:
             return frozenset()  # others need what it had
         if not placed or not all(self._is_there(each, answering) for each in placed):
-            # This also holds for a model without any place: what serves goes on serving.
+            # A model of Prod without any place, too, goes on serving where it serves.
             jobs |= {self._job_at[each] for each in answering if each in self._job_at}
         return frozenset(jobs)
 
