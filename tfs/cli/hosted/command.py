@@ -196,8 +196,7 @@ def _add_hints(parser: argparse.ArgumentParser, of_new: str = "") -> None:
         "--memory",
         type=lambda text: 0 if text == "0" else size(text),
         metavar="SIZE",
-        help="what a replica takes while versions change: 500M (0: estimated, then "
-        "measured)",
+        help="what a replica takes while versions change: 500M (0: as measured)",
     )
     parser.add_argument(
         "--cpus",
