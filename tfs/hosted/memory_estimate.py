@@ -33,9 +33,7 @@ def newest_version_bytes(base_path: str) -> int:
         else:
             names = [each for each in os.listdir(base_path) if each.isdecimal()]
             newest = max(names, key=int, default=None)
-            sizes = (
-                {newest: _size_of(os.path.join(base_path, newest))} if newest else {}
-            )
+            sizes = {newest: size_of(os.path.join(base_path, newest))} if newest else {}
     except Exception as error:  # drivers of stores have errors of their own
         raise FailedPrecondition(
             f"{base_path} cannot be looked at from here ({error}); say what one replica "
@@ -69,7 +67,8 @@ def _sizes_in_store(base_path: str) -> dict[str, int]:
     return sizes
 
 
-def _size_of(path: str) -> int:
+def size_of(path: str) -> int:
+    """Returns the bytes of a version's files."""
     try:
         return sum(each.size_bytes for each in read_manifest(path).files.values())
     except ServingError:  # a directory without a manifest

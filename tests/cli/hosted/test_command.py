@@ -21,6 +21,7 @@ from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
+from tfs.hosted.memory_estimate import PER_VERSION_BYTES
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
@@ -143,8 +144,12 @@ def test_an_upload_compares_what_is_there(
 
 
 @pytest.mark.parametrize(
-    ("name", "memory", "said"),
-    [("prices", "2G", "nothing was copied"), ("../prices", "1M", "names no folder")],
+    ("name", "flags", "said"),
+    [
+        ("prices", (), "nothing was copied"),
+        ("prices", ("--memory=2G",), "nothing was copied"),
+        ("../prices", (), "names no folder"),
+    ],
 )
 def test_of_a_new_model_that_is_refused_nothing_is_copied(
     state: FleetState,
@@ -152,13 +157,16 @@ def test_of_a_new_model_that_is_refused_nothing_is_copied(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     name: str,
-    memory: str,
+    flags: tuple[str, ...],
     said: str,
 ) -> None:
-    """The controller is asked first; a model is below its store, wherever that is."""
-    change("add-job", ONE, "--memory=1G")
+    """The controller is asked first; a model is below its store, wherever that is.
+
+    It needs room beside its next version, as when it is added.
+    """
+    change("add-job", ONE, f"--memory={PER_VERSION_BYTES * 3 // 2}")
     there = sorted(tmp_path.rglob("*.csv"))
-    words = ("upload", name, str(Path(table, "1")), f"--memory={memory}")
+    words = ("upload", name, str(Path(table, "1")), *flags)
     for more in ((), ("--dry_run",)):
         assert hosted(*words, *more) == 1
         assert said in capsys.readouterr().err

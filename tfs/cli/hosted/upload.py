@@ -60,7 +60,8 @@ def upload(
 
     Nothing is copied of what would be refused, or was asked for before.
     """
-    from tfs.hosted.fleet import parse_model_config
+    from tfs.hosted.fleet import parse_model_config, room_for
+    from tfs.hosted.memory_estimate import PER_VERSION_BYTES, size_of
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     source = Path(arguments.directory)
@@ -83,14 +84,16 @@ def upload(
         version = int(source.name) if source.name.isdecimal() else None
     if version is None and before is not None and before.HasField("version"):
         version = before.version
+    arguments.base_path = base_path
     if known is None and before is None:
-        arguments.base_path, memory = base_path, arguments.memory
-        arguments.memory = memory or sum(_sizes(source).values())
         asked = pb.SimulateRequest(add_model=request_of(arguments))
+        hints, config = asked.add_model.hints, parse_model_config(arguments.config)
+        hints.memory_bytes = arguments.memory or room_for(
+            config, size_of(str(source)) + PER_VERSION_BYTES
+        )
         found = ask(arguments, "Simulate", asked, pb.Simulation)
         if found.refusal:
             raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
-        arguments.memory = memory
     with _Place(base_path) as place:
         if version is None:
             version = max(place.versions(), default=0) + 1
@@ -107,7 +110,6 @@ def upload(
     if not is_new:
         request = pb.AddVersionRequest(model=arguments.model, version=version)
         return change(arguments, "AddVersion", request)
-    arguments.base_path = base_path
     if arguments.dry_run:
         print(f"would add the model {arguments.model}")
         return 0
