@@ -335,6 +335,18 @@ def test_who_goes_on_with_next_to_nothing_is_told_and_cut_off(
         assert rig.budget.used_bytes == 0
 
 
+def test_who_is_slow_is_told_so_where_there_is_no_room_for_requests() -> None:
+    """What is refused takes no room, so that a crowd of slow clients fails nothing."""
+    rig = Rig(no_progress_timeout_s=0.2, sweep_interval_s=0.05)
+    rig.budget.used_bytes = rig.budget.limit_bytes
+    with rig, rig.client() as client:
+        client.send(b"GET / HTT")
+        status, headers, _ = client.read_answer()
+        assert (status, headers["connection"]) == (408, "close")
+        assert client.read_all() == b""
+        assert rig.budget.used_bytes == rig.budget.limit_bytes
+
+
 def test_who_reads_no_answer_is_cut_off() -> None:
     """Its answer is kept only for so long."""
     large = b"x" * (32 << 20)

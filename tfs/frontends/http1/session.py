@@ -212,23 +212,30 @@ class HttpSession:
         call, self._incoming = self._incoming, None
         if call is None:
             head = RequestHead("GET", "", {}, 1, keeps_alive=False)
-            call = self._begin(head)
+            call = self._open(head, _CALL_BYTES)
         call.keeps_alive = False
         self._take_body()
         reply = failure(InvalidArgument(str(error)))
         call.respond(HttpReply(reply.body, error.status))
 
     def _begin(self, head: RequestHead) -> HttpRequestCall:
-        """Begins a request."""
-        shared, budget = self._shared, self._budget
+        """Begins a request, if there is room for it."""
         kept_bytes = _CALL_BYTES
         if head.length:
             kept_bytes += min(head.length, LONG_BYTES)  # the rest is admitted
-        now_s = self._now()
+        has_room = self._budget.has_room(kept_bytes)
+        call = self._open(head, kept_bytes)
+        if not has_room:
+            self._incoming = call
+            raise BadRequestError(429, used_up().message)
+        return call
+
+    def _open(self, head: RequestHead, kept_bytes: int) -> HttpRequestCall:
+        """Adds a call, which is answered behind those before it."""
+        shared, now_s = self._shared, self._now()
         call = HttpRequestCall(self, head, kept_bytes, now_s)
         self._num_requests += 1
-        has_room = budget.has_room(kept_bytes)
-        budget.used_bytes += kept_bytes
+        self._budget.used_bytes += kept_bytes
         self._calls.append(call)
         is_old = self._aged_s is not None and now_s >= self._aged_s
         if is_old or self._is_last or shared.clients.is_draining:
@@ -237,9 +244,6 @@ class HttpSession:
         if timeout_s:
             call.deadline_s = now_s + timeout_s
             shared.opened.append(call)
-        if not has_room:
-            self._incoming = call
-            raise BadRequestError(429, used_up().message)
         return call
 
     # -- of the parser -----------------------------------------------------------------------
