@@ -21,7 +21,8 @@ class Bed:
 
     def __init__(self, limit_bytes: int = LIMIT) -> None:
         self.posted: list[Callable[[], None]] = []
-        self.budget = MemoryBudget(limit_bytes, self.posted.append)
+        self.num_scarcities = 0
+        self.budget = MemoryBudget(limit_bytes, self.posted.append, self._note)
         self.admitted: list[str] = []
 
     def admit(self, account: Account, num_bytes: int, name: str = "") -> Ticket:
@@ -32,6 +33,9 @@ class Bed:
     def run(self) -> None:
         while self.posted:
             self.posted.pop(0)()
+
+    def _note(self) -> None:
+        self.num_scarcities += 1
 
 
 def test_what_is_long_is_admitted_or_waits_in_the_order_of_coming() -> None:
@@ -94,7 +98,25 @@ def test_who_leaves_the_queue_is_not_admitted() -> None:
     bed.run()
     assert bed.admitted == []
     assert bed.budget.used_bytes == 0
-    assert not bed.budget.is_short
+
+
+def test_who_has_to_wait_is_told_as_scarcity() -> None:
+    """The owner hears when something begins to wait, and while it goes on waiting."""
+    bed = Bed()
+    first, second = bed.admit(Account(), 24 * MIB), bed.admit(Account(), 24 * MIB)
+    assert bed.num_scarcities == 0
+    bed.admit(Account(), 48 * MIB)
+    assert bed.num_scarcities == 1
+    bed.budget.give_back(first)
+    bed.run()
+    assert bed.num_scarcities == 2
+    bed.budget.give_back(second)
+    bed.run()
+    num_until_admitted = bed.num_scarcities
+    bed.budget.used_bytes += 1
+    bed.budget.release(1)
+    bed.run()
+    assert bed.num_scarcities == num_until_admitted
 
 
 def test_first_windows_follow_the_limit() -> None:

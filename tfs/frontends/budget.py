@@ -82,11 +82,16 @@ class MemoryBudget:
     Args:
         limit_bytes: The server's ``--max_receive_bytes``.
         post: Runs a function on the loop, soon.
+        on_scarcity: Called on the loop when there is no room for something, whichever
+            connection asks, and while that goes on.
 
     """
 
     def __init__(
-        self, limit_bytes: int, post: Callable[[Callable[[], None]], None]
+        self,
+        limit_bytes: int,
+        post: Callable[[Callable[[], None]], None],
+        on_scarcity: Callable[[], None] = lambda: None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.waiting_limit_bytes = limit_bytes - limit_bytes // 16
@@ -96,6 +101,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.num_admitted = 0
         self._post = post
+        self._on_scarcity = on_scarcity
         self._admitted_bytes = 0
         self._queue: dict[Ticket, None] = {}
         self._is_advancing = False
@@ -108,11 +114,6 @@ class MemoryBudget:
     def with_answer(self, num_bytes: int) -> int:
         """Returns what a long request takes with its answer, which may be as long."""
         return min(2 * num_bytes, self.largest_bytes)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether anything waits to be admitted."""
-        return bool(self._queue)
 
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether so much more may wait for a client."""
@@ -158,6 +159,8 @@ class MemoryBudget:
             self._queue[ticket] = None
             if self._fits_all(ticket):
                 self._advance_soon()  # past what waits for its own connection's
+            else:
+                self._on_scarcity()
         return ticket
 
     def give_back(self, ticket: Ticket) -> None:
@@ -206,6 +209,7 @@ class MemoryBudget:
             if ticket not in self._queue:
                 continue  # the turn of another one has ended it
             if not self._fits_all(ticket):
+                self._on_scarcity()
                 return
             if self._fits(ticket):
                 del self._queue[ticket]

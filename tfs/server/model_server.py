@@ -125,13 +125,16 @@ class ModelServer:
         )
         self.core.on_change(self._follow_config)
         self._spare_memory = SpareMemory(self._loop, self._decoders)
-        budget = MemoryBudget(options.max_receive_bytes, self._loop.post)
+        budget = MemoryBudget(
+            options.max_receive_bytes,
+            self._loop.post,
+            self._spare_memory.note_scarcity,
+        )
         self._transport = make_transport(
             options,
             self._loop,
             self.stats,
             self._spare_memory.note_large_message,
-            self._spare_memory.note_scarcity,
             budget,
         )
         self._tracing = OtelTracing(os.environ, self._clock)

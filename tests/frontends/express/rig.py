@@ -176,7 +176,6 @@ class Rig:
         served: Messages in the order in which handlers saw them.
         num_large_notes: How often the transport told of memory to be returned.
         stats: Where it publishes its numbers.
-        num_scarcity_notes: How often it told of requests that wait for memory.
 
     """
 
@@ -190,7 +189,6 @@ class Rig:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock, name="rig")
         self.num_large_notes = 0
-        self.num_scarcity_notes = 0
         self.stats = Stats()
         self.transport = ExpressTransport(
             self.loop,
@@ -198,7 +196,6 @@ class Rig:
             executor or InlineExecutor(),
             self.stats,
             on_large_message=self._note_large,
-            on_scarcity=self._note_scarcity,
         )
         self.held: list[Call] = []
         self.room_bytes = 0
@@ -265,9 +262,6 @@ class Rig:
 
     def _note_large(self) -> None:
         self.num_large_notes += 1
-
-    def _note_scarcity(self) -> None:
-        self.num_scarcity_notes += 1
 
     def _echo(self, call: Call) -> None:
         self.served.append(bytes(call.message))

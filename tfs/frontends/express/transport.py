@@ -63,8 +63,6 @@ class ExpressTransport:
         on_large_message: Called on the loop after each compressed message, and
             repeatedly while large messages arrive or wait to be read; a last time after
             that.
-        on_scarcity: Called on the loop while requests wait for memory: at once, and then
-            about once a second.
         budget: The memory that clients can make the server take, shared with other
             protocols; by default one of ``max_receive_bytes`` for this transport alone.
 
@@ -77,7 +75,6 @@ class ExpressTransport:
         executor: Executor | None = None,
         stats: Stats | None = None,
         on_large_message: Callable[[], None] = lambda: None,
-        on_scarcity: Callable[[], None] = lambda: None,
         budget: MemoryBudget | None = None,
     ) -> None:
         options = options or ExpressOptions()
@@ -95,7 +92,6 @@ class ExpressTransport:
         self._options = options
         self._loop = loop
         self._now = loop.clock.now
-        self._on_scarcity = on_scarcity
         self._had_much = False  # whether clients had much at the last sweep
         self._num_admitted = 0  # by then
         self._methods: MethodTable = {}
@@ -209,8 +205,6 @@ class ExpressTransport:
         self._num_admitted = budget.num_admitted
         if had_much or self._had_much or num_before != budget.num_admitted:
             self._shared.on_large_message()
-        if budget.is_short:
-            self._on_scarcity()
 
     def _begin_drain(self) -> None:
         if self.clients.begin_drain():

@@ -41,7 +41,6 @@ def make_transport(
     loop: ServingLoop,
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
-    on_scarcity: Callable[[], None] = lambda: None,
     budget: MemoryBudget | None = None,
 ) -> Transport:
     """Returns the transport, not started.
@@ -52,8 +51,6 @@ def make_transport(
         stats: Gets the transport's counters.
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
-        on_scarcity: Called on the loop while requests wait for memory, at once and then
-            about once a second, if the transport can tell.
         budget: The memory that clients can make the server take, shared with HTTP.
 
     Raises:
@@ -66,7 +63,6 @@ def make_transport(
             express_options(options),
             stats=stats,
             on_large_message=on_large_message,
-            on_scarcity=on_scarcity,
             budget=budget,
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.

@@ -11,7 +11,7 @@ with each answer, until up to eight or ten are free: one client that called with
 twice a second had a server of 277 MB grow to 361. That is returned while messages come,
 but rarely if there is much of it, because busy clients use most of it again.
 
-While requests wait for memory, a heap that grew is trimmed at once, because large
+While requests wait for memory, a heap that grew is trimmed each second, because large
 blocks of many sizes leave holes into which none of them fits again. And large blocks do
 not come from the heap during that time, so that freed memory goes back to the system.
 """
@@ -90,25 +90,21 @@ class SpareMemory:
             self._submit(self._trim_while_used)
 
     def note_scarcity(self) -> None:
-        """Like :meth:`look`; for the next seconds large blocks do not come from the heap."""
+        """Has large blocks come from elsewhere for some seconds; cheap, as for messages."""
         self._scarce_at_s = self._loop.clock.now()
         if not self._is_scarce:
             self._is_scarce = True
             self._set_scarce(True)
-            self._loop.call_at(self._scarce_at_s + QUIET_S, self._end_scarcity)
-        self.look()
+            self._go_on_scarce()
 
-    def look(self) -> None:
-        """Trims the heap if the process grew; to be called once a second."""
-        self._submit(self._trim_growth)
-
-    def _end_scarcity(self) -> None:
-        end_s = self._scarce_at_s + QUIET_S
-        if self._loop.clock.now() < end_s:
-            self._loop.call_at(end_s, self._end_scarcity)
+    def _go_on_scarce(self) -> None:
+        now_s = self._loop.clock.now()
+        if now_s >= self._scarce_at_s + QUIET_S:
+            self._is_scarce = False
+            self._set_scarce(False)
             return
-        self._is_scarce = False
-        self._set_scarce(False)
+        self._submit(self._trim_growth)
+        self._loop.call_at(now_s + LOOK_S, self._go_on_scarce)
 
     def _trim_while_used(self) -> None:
         # Runs on the executor. If a look comes meanwhile, it is one too many.
