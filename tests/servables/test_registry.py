@@ -24,8 +24,10 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version.version_layout import LAYOUTS
 from tfs.core.version_directory import check_files
 from tfs.export import save
+from tfs.servables.own_loader import OwnLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.hashmap import HashmapLoader
+from tfs.servables.platforms.model_archive import TorchScript
 from tfs.servables.registry import BUILT_IN, PlatformRegistry
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
@@ -53,6 +55,12 @@ class Grumpy(Greeting):
 
     def recognizes(self, path: str) -> bool:
         raise OSError("it cannot be bothered")
+
+
+class Reading(Greeting, TorchScript):
+    """A third-party platform that has a loader, and what a reader has."""
+
+    name = "greeting"
 
 
 def greeting() -> Greeting:
@@ -203,6 +211,13 @@ def test_broken_third_party_platform_harms_only_its_own_versions(
     (tmp_path / "table.csv").unlink()
     with pytest.raises(ServingError, match="nothing to serve"):
         ours.loader(str(tmp_path), CONTEXT)
+
+
+def test_a_platform_that_has_a_loader_loads_by_it(tmp_path: Path) -> None:
+    """Whatever else it has, say by inheritance from one of ours."""
+    (tmp_path / "greeting.txt").write_text("hello")
+    ours = registry(entry_point("Reading"))
+    assert isinstance(ours.loader(str(tmp_path), CONTEXT), OwnLoader)
 
 
 def test_third_party_platform_that_fails_to_recognize_is_passed_over(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfs.core.errors import FailedPrecondition
 from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.servables.loaded_version import LoadedVersion
@@ -16,7 +17,6 @@ class OwnLoader:
     def __init__(self, path: str, own: Loader[Servable], context: LoadContext) -> None:
         self._path = path
         self._own = own
-        self.estimate_resources = own.estimate_resources
         self._context = context
         self._version: LoadedVersion | None = None
 
@@ -26,6 +26,9 @@ class OwnLoader:
         if self._version is None:
             raise FailedPrecondition(f"{self._path} is not loaded")
         return self._version
+
+    def estimate_resources(self) -> ResourceAllocation:
+        return self._own.estimate_resources()
 
     def load(self, servable_id: ServableId) -> None:
         if self._version is not None:

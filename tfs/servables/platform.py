@@ -122,8 +122,11 @@ class Platform(Protocol):
         ...
 
 
+@runtime_checkable
 class OwnPlatform(Platform, Protocol):
     """A platform whose versions need no interpreter, such as that of a third party.
+
+    One that has a ``loader`` is such a platform, whatever else it has.
 
     Third parties register theirs under the entry-point group ``tfs.platforms``; the
     entry point names an object with these members, or a function without arguments
@@ -139,7 +142,6 @@ class OwnPlatform(Platform, Protocol):
         ...
 
 
-@runtime_checkable
 class VersionReader(Platform, Protocol):
     """A platform that reads versions which interpreters run."""
 

@@ -151,9 +151,9 @@ class PlatformRegistry:
                 "--allow_model_code=false forbids; save it as torch_export (a graph, "
                 "not compiled) or torchscript, or allow model code"
             )
-        if isinstance(platform, VersionReader):
-            return VersionLoader(path, platform, context)
-        return OwnLoader(path, platform.loader(path, context), context)
+        if isinstance(platform, OwnPlatform):
+            return OwnLoader(path, platform.loader(path, context), context)
+        return VersionLoader(path, platform, context)
 
 
 def _import(entry_point: importlib.metadata.EntryPoint) -> AnyPlatform:

@@ -216,8 +216,7 @@ def check_complete(told: pb.AspireRequest) -> None:
     if not told.HasField("num_models") or told.num_models != listed:
         said = told.num_models if told.HasField("num_models") else "no number"
         raise InvalidArgument(
-            f"the message is incomplete: {listed} models, and it speaks of {said}; "
-            "nothing was changed"
+            f"the message is incomplete: {listed} models, and it speaks of {said}"
         )
 
 

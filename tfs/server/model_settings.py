@@ -17,7 +17,7 @@ from tfs.runtime.placement import Backend
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
 
-_NONE_PINNED: Final[frozenset[int]] = frozenset()  # one for all models
+_NO_VERSIONS: Final[frozenset[int]] = frozenset()  # one for all models
 
 MAX_INTERPRETERS: Final = 1024
 """Most interpreters of one model, and of a server."""
@@ -130,20 +130,20 @@ class ModelSettings:
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     logging: logging_config_pb2.LoggingConfig | None = None
     validation: ValidationSettings | None = None
-    excluded_versions: frozenset[int] = _NONE_PINNED
+    excluded_versions: frozenset[int] = _NO_VERSIONS
 
     @property
     def pinned_versions(self) -> frozenset[int]:
         """Versions aspired whatever the policy says."""
         canary = None if self.canary is None else self.canary.version
         pinned = [v for v in (self.primary, canary) if v is not None]
-        return frozenset(pinned) - self.excluded_versions if pinned else _NONE_PINNED
+        return frozenset(pinned) - self.excluded_versions if pinned else _NO_VERSIONS
 
     @property
     def labelled_versions(self) -> frozenset[int]:
         """Versions aspired if they are there; none if the policy asks for no version."""
         if not self.labels or self.policy == Specific(()):
-            return _NONE_PINNED
+            return _NO_VERSIONS
         return frozenset(self.labels.values()) - self.excluded_versions
 
     def aspired_policy(self, rejected: Collection[int] = ()) -> VersionPolicy:

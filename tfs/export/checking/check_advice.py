@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from tfs.export.packaging.dependency_report import Action
 from tfs.export.packaging.module_origin import default_action
-from tfs.runtime.guest.export_check import CheckFailure, RaisedError
+from tfs.runtime.guest.check_process import CheckFailure, RaisedError
 
 
 class PackagedModules:

@@ -29,11 +29,11 @@ from tfs.core.version.version_layout import ARCHIVE
 from tfs.export.checking.check_advice import PackagedModules, told
 from tfs.export.packaging.module_origin import is_library
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.export_check import CheckResult
+from tfs.runtime.guest.check_process import CheckResult
 from tfs.runtime.process.zygote_process import import_path, worker_environment
 
 _PROGRAM: Final = """
-import sys; from tfs.runtime.guest.export_check import main; main(int(sys.argv[2]))
+import sys; from tfs.runtime.guest.check_process import main; main(int(sys.argv[2]))
 """
 
 
