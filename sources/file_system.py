@@ -387,20 +387,19 @@ class FileSystemSource:
         is_watched = found.is_readable and self._watch(
             look, found.servable.base_path, found.folders
         )
-        due_s = self._next_poll_s(has_events=is_watched and not found.is_blind)
+        rescan_s = max(options.rescan_s, _RESCAN_S * len(self._streams))
+        has_events = is_watched and not found.is_blind
+        due_s = self._next_poll_s(rescan_s, has_events=has_events)
         if found.settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(found.settled_at_s, soonest_s))
         self._agenda.end(look, soonest_s, due_s)
 
-    def _next_poll_s(self, *, has_events: bool) -> float:
+    def _next_poll_s(self, rescan_s: float, *, has_events: bool) -> float:
         """Returns when to list again if nothing asks for it earlier; infinite for never."""
-        options = self._options
-        if options.poll_wait_s <= 0:
+        poll_wait_s = self._options.poll_wait_s
+        if poll_wait_s <= 0:
             return math.inf
-        pause_s = options.poll_wait_s
-        if has_events:
-            pause_s = max(options.rescan_s, _RESCAN_S * len(self._streams))
-        return self._clock.now() + pause_s
+        return self._clock.now() + (rescan_s if has_events else poll_wait_s)
 
     def _emit(self, aspired: AspiredVersions[StoragePath]) -> None:
         try:
@@ -561,7 +560,8 @@ class FileSystemSource:
         is_watched = found.models is not None and self._watch(
             look, repository.path, found.folders
         )
-        due_s = self._next_poll_s(has_events=is_watched and not found.is_blind)
+        has_events = is_watched and not found.is_blind
+        due_s = self._next_poll_s(self._options.rescan_s, has_events=has_events)
         self._agenda.end(look, self._clock.now() + _MIN_GAP_S, due_s)
         return changed
 

@@ -57,10 +57,12 @@ class Grumpy(Greeting):
         raise OSError("it cannot be bothered")
 
 
-class Reading(Greeting, TorchScript):
+class Reading(Greeting):
     """A third-party platform that has a loader, and what a reader has."""
 
-    name = "greeting"
+    describe = TorchScript.describe
+    estimate = TorchScript.estimate
+    why_apart = TorchScript.why_apart
 
 
 def greeting() -> Greeting:
