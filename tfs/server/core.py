@@ -270,13 +270,11 @@ class ServerCore:
         self.sources.route(models)
         self._served.apply(new.effective)
         policy = self._transition
-        judged_anew: list[str] = []
         for name, settings in models.items():
             old = before.effective.models.get(name) if before is not None else None
             if old != settings:
                 self._manager.set_transition_policy(name, policy)
             if old is not None and old.validation != settings.validation:
-                judged_anew.append(name)
                 self._manager.try_again(name, self._manager.failed_versions(name))
         for name in () if before is None else before.effective.models.keys() - models:
             self._manager.set_transition_policy(name, None)
@@ -289,7 +287,7 @@ class ServerCore:
         self.sources.monitor(
             models.values(), self._served.rejected, looks_at_all=is_reload
         )
-        for name in () if before is None else (*new_ones, *judged_anew):
+        for name in () if before is None else new_ones:
             self.sources.source.say_again(name)
 
     def _transition(self, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
