@@ -40,6 +40,7 @@ class Jobs:
         self.forgotten: list[str] = []
         self.messages: list[admin_service_pb2.AspireRequest] = []
         self.errors: dict[str, str] = {}
+        self.are_behind = False
         self.on_asked: Callable[[str], None] = lambda _: None
 
     def list_models(self, address: str) -> JobReport:
@@ -49,6 +50,7 @@ class Jobs:
             raise Unavailable("nobody there")
         reply = admin_service_pb2.ListModelsResponse()
         reply.server.started_s = self.started_s[address]
+        reply.behind = self.are_behind
         for name in self.served[address]:
             model = reply.models.add(name=name, base_path=f"/{name}")
             version = model.versions.add(version=1, state=30)
@@ -256,8 +258,8 @@ def test_what_is_wrong_with_a_model_can_be_read_from_the_store(bench: Bench) -> 
     assert "nobody there" in bench.state.read().jobs_seen["a"].problem
 
 
-def test_a_server_that_was_not_told_yet_is_behind(bench: Bench) -> None:
-    """A change is in force when servers were told and have said since that they serve."""
+def test_a_server_that_did_not_take_in_a_change_is_behind(bench: Bench) -> None:
+    """What it says until then, of a version that failed perhaps, is of what was before."""
     bench.look_for(3)
     bench.jobs.refusing.add("a")
     change = edits.update_model("m", lambda m: replace(m, config=m.config), "x")
@@ -273,7 +275,11 @@ def test_a_server_that_was_not_told_yet_is_behind(bench: Bench) -> None:
     bench.look_for(2)
     assert generation() == 0
     bench.jobs.refusing.clear()
+    bench.jobs.are_behind = True
     bench.look_for(3)
+    assert generation() == 0
+    bench.jobs.are_behind = False
+    bench.look_for(1)
     assert generation() == 3
 
 

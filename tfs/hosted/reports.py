@@ -104,6 +104,7 @@ class JobReport:
         request_s: How long the requests of each model took, all together.
         at_s: When it answered.
         revision: What it may be asked for the changes since.
+        is_behind: Whether it had not taken in yet what it was told last.
 
     """
 
@@ -114,6 +115,7 @@ class JobReport:
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     at_s: float = field(default=0.0, compare=False)
     revision: int = field(default=0, compare=False)
+    is_behind: bool = False
 
 
 def report_of(
@@ -145,7 +147,12 @@ def report_of(
             models[model.name] = seen
         request_s[model.name] = model.request_s
     return JobReport(
-        reply.server.started_s, models, version_bytes, request_s, 0.0, reply.revision
+        reply.server.started_s,
+        models,
+        version_bytes,
+        request_s,
+        revision=reply.revision,
+        is_behind=reply.behind,
     )
 
 

@@ -207,10 +207,10 @@ class Servers:
         try:
             report = self._client.list_models(address)
             report = replace(report, at_s=self._clock.now())
-            is_its = told is not None and told.started_s == report.started_s
-            now = Heard(
-                report, told.configs if told and is_its else {}, is_silent=False
-            )
+            configs: Configs = {}
+            if told is not None and told.started_s == report.started_s:
+                configs = before.told if report.is_behind else told.configs
+            now = Heard(report, configs, is_silent=False)
             if before.is_silent:
                 server.problem = ""
             server.heard = now

@@ -22,7 +22,7 @@ class Heard:
 
     Attributes:
         report: Its last report; an empty one if it is given up.
-        told: What it had been told before that report.
+        told: What it had been told, and had taken in, before that report.
         is_silent: Whether it did not answer the last question.
 
     """

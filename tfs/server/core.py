@@ -123,7 +123,7 @@ class ServerCore:
             residency=self.residency,
         )
         self._waiters = ConfigWaiters(
-            self._look, self._is_taken_in, clock, loop, self._executor
+            self._look, self.is_taken_in, clock, loop, self._executor
         )
         self.config = ConfigInForce(
             executor=self._executor,
@@ -312,7 +312,7 @@ class ServerCore:
         """Returns the versions with what labels and the primary mean for them."""
         heirs = self._served.awaited(settings.name)
         needed = set(self._staying(settings, versions, heirs))
-        if not settings.keeps_resources and not self._is_taken_in():
+        if not settings.keeps_resources and not self.is_taken_in():
             needed |= settings.pinned_versions
         return [
             replace(
@@ -357,7 +357,7 @@ class ServerCore:
             }
         return kept.keys()
 
-    def _is_taken_in(self) -> bool:
+    def is_taken_in(self) -> bool:
         """Whether everything that the config asks for is managed already."""
         # The order matters: what a source reports reaches the manager before the source
         # says that it has reported.

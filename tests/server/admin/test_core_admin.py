@@ -331,6 +331,20 @@ def test_a_version_that_failed_is_tried_again() -> None:
     assert env.served("a") == 2
 
 
+def test_a_server_is_behind_until_it_took_in_a_configuration() -> None:
+    """Until then, what is wrong with its models may be over with the change."""
+    operator = operating()
+    env = operator.env
+    env.broken.add(env.add_version("a", 1))
+    env.look()
+    judged = model("a", "", "validation { limits { max_mean_abs_diff: 0.5 } }")
+    for changed in (judged, model("a", "/elsewhere")):
+        env.apply(changed, settles=False)
+        assert operator.ask(pb.ListModelsRequest(), settles=False).behind
+        env.settle()
+        assert not operator.ask(pb.ListModelsRequest()).behind
+
+
 def test_a_version_that_failed_is_no_problem_once_nobody_asks_for_it() -> None:
     """Its files were removed, or the policy changed: its end stays among the versions."""
     operator = operating(1)

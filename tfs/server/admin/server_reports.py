@@ -128,6 +128,7 @@ class ServerReports:
 
         """
         running = self.running()
+        is_behind = not self._core.is_taken_in()  # must be read before anything else
         names, changes = sorted(set(wanted)), ModelChanges()
         for name in names:
             require_configured(running, name)
@@ -147,6 +148,7 @@ class ServerReports:
             since=changes.since,
             gone=changes.gone,
             newest=changes.newest,
+            behind=is_behind,
         )
 
     def _looks(self, running: RunningConfig) -> dict[str, object]:

@@ -40,7 +40,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self, models: _Optional[_Iterable[str]] = ..., include_stats: bool = ..., since: _Optional[int] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
-    __slots__ = ("server", "models", "notes", "revision", "since", "gone", "newest")
+    __slots__ = ("server", "models", "notes", "revision", "since", "gone", "newest", "behind")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class ListModelsResponse(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     server: ServerReport
     models: _containers.RepeatedCompositeFieldContainer[ModelReport]
     notes: _containers.RepeatedScalarFieldContainer[str]
@@ -55,7 +56,8 @@ class ListModelsResponse(_message.Message):
     since: int
     gone: _containers.RepeatedScalarFieldContainer[str]
     newest: int
-    def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ..., newest: _Optional[int] = ...) -> None: ...
+    behind: bool
+    def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ..., newest: _Optional[int] = ..., behind: bool = ...) -> None: ...
 
 class ServerReport(_message.Message):
     __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats", "num_reserve_processes", "reserve_bytes", "fleet")
