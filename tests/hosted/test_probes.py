@@ -183,6 +183,15 @@ def test_a_version_that_nobody_could_try_is_served_untried(
     assert fleet.model.memory_bytes == 60 * MIB
 
 
+def test_a_version_that_a_server_could_not_load_is_not_waited_for(fleet: Fleet) -> None:
+    """Servers try it as well, but nobody knows whether that helps: the caller hears why."""
+    fleet.add_model()
+    fleet.answers["b"] = Reply(outcome=Reply.REFUSED, reason="it has no signatures")
+    (op,) = fleet.add_version(2)
+    assert op.waits_for
+    assert list(op.notes) == ["b could not load it: it has no signatures"]
+
+
 def test_a_model_whose_newest_version_crashes_is_not_added(fleet: Fleet) -> None:
     """There is no version before it that could go on serving."""
     fleet.answers["b"] = CRASHED

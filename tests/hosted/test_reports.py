@@ -42,8 +42,10 @@ def test_a_registered_model_answers_and_waits_for_nothing() -> None:
     reply = admin_service_pb2.ListModelsResponse()
     model = reply.models.add(name="m", primary=2)
     model.residency = admin_service_pb2.ModelReport.REGISTERED
+    model.versions.add(version=3).error.code = 15
     model.versions.add(version=2, state=10)
     report = report_of(reply)
+    assert report.models["m"].failed == (3,)
     assert report.models["m"].primary == 2
     assert report.models["m"].versions == (2,)
     assert report.models["m"].coming == ()

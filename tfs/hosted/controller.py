@@ -121,6 +121,8 @@ class Controller:
         self._nudge()
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
+        if isinstance(request, pb.AddVersionRequest) and edit.notes:
+            until_s = -math.inf  # the server that tried it could not load it
         reply = _op(named.id, done, edit.notes)
         self._wait(partial(self._answers, done, reply, until_s, on_op))
 

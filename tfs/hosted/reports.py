@@ -158,12 +158,14 @@ def report_of(
 
 def _sighting(model: admin_service_pb2.ModelReport) -> ReplicaSighting:
     primary = model.primary if model.HasField("primary") else None
+    wrong = {each.version: each.error for each in model.versions if each.error.code}
+    failed = tuple(sorted(wrong))
     if model.residency == admin_service_pb2.ModelReport.REGISTERED:
         # Whether requests have it loaded now or not: there is nothing to wait for.
         known = _versions(model, _States.START, _States.LOADING, _States.AVAILABLE)
-        failed = [each.error.message for each in model.versions if each.error.code]
-        return ReplicaSighting(0, primary, known, (), None, failed[0] if failed else "")
-    newer = [each.error for each in model.versions if each.version > (primary or -1)]
+        problem = wrong[failed[-1]].message if failed else ""
+        return ReplicaSighting(0, primary, known, (), None, problem, failed)
+    newer = [error for number, error in wrong.items() if number > (primary or -1)]
     said = [error.message for error in (model.error, *newer) if error.code]
     runs = model.canary.phase == admin_service_pb2.CanaryReport.RUNNING
     return ReplicaSighting(
@@ -173,7 +175,7 @@ def _sighting(model: admin_service_pb2.ModelReport) -> ReplicaSighting:
         _versions(model, _States.START, _States.LOADING),
         model.canary.canary.version if runs else None,
         said[0] if said else "",
-        tuple(sorted(each.version for each in model.versions if each.error.code)),
+        failed,
     )
 
 
