@@ -80,6 +80,9 @@ class Servable:
         if len(x) > 4:
             signal.raise_signal(signal.SIGSEGV)
         return x
+    methods = {"strict": "strict"}
+    def strict(self, x):
+        raise ValueError("made up")
 """,
     "dies_at_call": """
 import signal
@@ -104,7 +107,8 @@ def write(base_path: Path, kind: str, version: int = 1) -> Path:
         "inputs": {"x": _TENSOR},
         "outputs": {"y": {"dtype": "float32", "shape": [-1, -1]}},
     }
-    form = json.dumps({"serving_default": signature})
+    names = ["serving_default", *(["strict"] if "strict" in TEXTS[kind] else [])]
+    form = json.dumps(dict.fromkeys(names, signature))
     (folder / "signatures.json").write_text(form)
     return base_path
 
@@ -165,20 +169,27 @@ def test_what_cannot_serve_says_so_and_harms_no_one(
     assert server.process.poll() is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "told", "answers"),
+    [
+        ("dies_at_call", "attempt_failed servable=m/2 .*SIGSEGV.* was called", 1),
+        ("dies_of_batches", "m/2 is available", 2),
+    ],
+)
 def test_a_version_that_ends_its_process_at_each_call_takes_over_from_none(
-    tmp_path: Path,
+    tmp_path: Path, kind: str, told: str, answers: int
 ) -> None:
-    """Its load fails where another answers, also without an example to fail on."""
+    """One of which a signature dies at some sizes and another only fails does take over."""
     base_path = write(tmp_path / "m", "sound")
     flags = ("--model_name=m", f"--model_base_path={base_path}")
     often = "--file_system_poll_wait_seconds=1"
     with Serving(*flags, often, measures=True) as server:
         server.wait_for("m/1 is available")
-        write(base_path, "dies_at_call", 2)
-        server.wait_for(r"attempt_failed servable=m/2 .*SIGSEGV.* was called; mend it")
+        write(base_path, kind, 2)
+        server.wait_for(told)
         with Client(server.address, timeout_s=PATIENCE_S) as client:
             answer = client.predict("m", {"x": np.ones((1, 1), np.float32)})
-        assert answer.version == 1
+        assert answer.version == answers
 
 
 @pytest.fixture

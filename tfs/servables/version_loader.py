@@ -46,7 +46,7 @@ from tfs.runtime.placement import Backend, Placement, place
 from tfs.servables.archives import damage_told, verify_version
 from tfs.servables.code_digest import code_digest
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.loaded_version import LoadedVersion, PlacedModel, processes_of
+from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.servables.measuring.probe_subject import (
     TRANSIENT,
     ProbeSubject,
@@ -219,8 +219,12 @@ class VersionLoader:
         # When the manager asks again, what serving was seen to take stays reserved.
         if self._estimate is not None:
             self._estimate = learned_estimate(self._estimate, profile)
-        if profile is not None and self._is_gated(version.id):
-            _check_survives(version, profile)
+        death = profile.how_it_died(at_every_call=True) if profile else ""
+        if death and self._is_gated(version.id):
+            raise InterpreterDied(
+                f"{death}; mend it, or say examples_gate: false in the model's "
+                "configuration"
+            )
         return profile
 
     def _place(self, profile: ModelProfile | None) -> Placement:
@@ -343,7 +347,7 @@ class VersionLoader:
         return ""
 
     def _is_gated(self, servable_id: ServableId) -> bool:
-        """Whether the version must not serve if its own example or any call fails."""
+        """Whether the version must not serve if its example fails, or a signature always dies."""
         context = self._context
         if self._has_loaded or not context.gates_examples:
             return False
@@ -446,25 +450,6 @@ class VersionLoader:
             with self._changed:
                 self._is_moving = False
                 self._changed.notify_all()
-
-
-def _check_survives(version: LoadedVersion, profile: ModelProfile) -> None:
-    """Refuses a version that ends its process whenever a signature is called.
-
-    Raises:
-        InterpreterDied: Such a version.
-
-    """
-    processes = processes_of(version.model) if version.model else None
-    if processes is None or not processes.num_deaths:
-        return
-    for name, found in profile.signatures.items():
-        if not found.call_s_by_rows:
-            raise InterpreterDied(
-                f"{version.id.slashed}: its process {processes.last_death} when {name} "
-                "was called; mend it, or say examples_gate: false in the model's "
-                "configuration"
-            )
 
 
 def learned_estimate(

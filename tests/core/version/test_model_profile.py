@@ -20,6 +20,7 @@ FULL = ModelProfile(
             call_s_by_rows={1: 0.001, 32: 0.01},
             full_batch_p99_s=0.02,
             peak_bytes=4096,
+            death="ended by SIGSEGV",
         ),
         "other": SignatureProfile(),
     },

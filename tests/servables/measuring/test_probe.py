@@ -30,6 +30,7 @@ from tfs.core.errors import (
     InvalidArgument,
     ResourceExhausted,
     ServingError,
+    Unavailable,
 )
 from tfs.core.servable import InferenceTask, OneByOne, Tensors
 from tfs.core.servable_id import ServableId
@@ -102,7 +103,28 @@ def test_a_batch_that_ended_the_interpreter_is_tried_at_no_other_size(
     subject = FakeSubject(deadly)
     found = profiled(subject, tmp_path, largest=32).signatures[DEFAULT_SIGNATURE]
     assert found.max_rows == 4
+    assert found.death.endswith("memory when serving_default was called (rows: 32)")
     assert sum(rows > 4 for _, rows in subject.calls) == 1
+
+
+def test_a_process_that_is_not_back_yet_makes_no_death_one_of_every_call(
+    tmp_path: Path,
+) -> None:
+    """What small batches answered counts, though nothing could be timed after the death."""
+    died: list[int] = []
+
+    def deadly(rows: Rows) -> Rows:
+        if died:
+            raise Unavailable("its interpreter is restarting")
+        if len(rows) > 4:
+            died.append(len(rows))
+            raise InterpreterDied("it died")
+        return doubled(rows)
+
+    profile = profiled(FakeSubject(deadly), tmp_path, largest=32)
+    assert not profile.signatures[DEFAULT_SIGNATURE].call_s_by_rows
+    assert profile.how_it_died().startswith("it died when serving_default was called")
+    assert not profile.how_it_died(at_every_call=True)
 
 
 def test_order_is_independence_largest_scaling_other_sizes(tmp_path: Path) -> None:

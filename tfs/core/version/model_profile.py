@@ -30,6 +30,8 @@ class SignatureProfile:
         peak_bytes: Transient memory of a call with the largest batch.
         max_rows: Rows of the largest batch that worked, where a larger one failed; None
             where none failed.
+        was_answered: Whether any call was answered.
+        death: How a call ended its process; empty if none did.
 
     """
 
@@ -40,6 +42,8 @@ class SignatureProfile:
     full_batch_p99_s: float | None = None
     peak_bytes: int | None = None
     max_rows: int | None = None
+    was_answered: bool = False
+    death: str = ""
 
 
 def row_limit(signature: Signature, measured: SignatureProfile) -> int | None:
@@ -75,6 +79,18 @@ class ModelProfile:
     two_thread_scaling: float | None = None
     is_repeatable: bool = True
     signatures: Mapping[str, SignatureProfile] = field(default_factory=dict)
+
+    def how_it_died(self, *, at_every_call: bool = False) -> str:
+        """Returns how a call ended its process; empty if none did.
+
+        Args:
+            at_every_call: Whether only signatures count that answered no call.
+
+        """
+        for found in self.signatures.values():
+            if found.death and not (at_every_call and found.was_answered):
+                return found.death
+        return ""
 
     def to_json(self) -> str:
         """Returns the form kept in the state directory."""

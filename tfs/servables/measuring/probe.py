@@ -144,6 +144,7 @@ class _Probe:
         self._begun_s = clock.now()
         self._deadline_s = self._begun_s + options.budget_s
         self._failures: dict[str, ServingError] = {}
+        self._deaths: dict[str, str] = {}
         self._rows: dict[str, RowIndependence] = {}
         # Inputs and outputs of the first call.
         self._first: dict[str, tuple[Tensors, Tensors]] = {}
@@ -195,6 +196,8 @@ class _Probe:
             full_batch_p99_s=self._p99.get(name),
             peak_bytes=self._peaks.get(name),
             max_rows=self._max_rows.get(name),
+            was_answered=name in self._first,
+            death=self._deaths.get(name, ""),
         )
 
     def _show_row_independence(self) -> None:
@@ -397,11 +400,16 @@ class _Probe:
     def _call(self, name: str, inputs: Tensors) -> Tensors:
         if name not in self._first:
             self._is_seeded = self._subject.seed(_SEED)
-        begun_s = self._clock.now()
-        outputs = self._subject.call(name, inputs, self._options.call_timeout_s)
         num_rows = max(
             (each.shape[0] for each in inputs.values() if each.shape), default=1
         )
+        begun_s = self._clock.now()
+        try:
+            outputs = self._subject.call(name, inputs, self._options.call_timeout_s)
+        except InterpreterDied as error:
+            rows = f"(rows: {num_rows})"
+            self._deaths[name] = f"{error.message} when {name} was called {rows}"
+            raise
         row_s = (self._clock.now() - begun_s) / max(1, num_rows)
         self._row_s[name] = min(row_s, self._row_s.get(name, math.inf))
         self._first.setdefault(name, (inputs, outputs))
