@@ -94,6 +94,8 @@ class Servable:
 """,
 }
 
+TEXTS["killed_of_batches"] = TEXTS["dies_of_batches"].replace("SIGSEGV", "SIGKILL")
+
 _TENSOR = {"dtype": "float32", "shape": [-1, 1]}
 
 
@@ -107,7 +109,7 @@ def write(base_path: Path, kind: str, version: int = 1) -> Path:
         "inputs": {"x": _TENSOR},
         "outputs": {"y": {"dtype": "float32", "shape": [-1, -1]}},
     }
-    names = ["serving_default", *(["strict"] if "strict" in TEXTS[kind] else [])]
+    names = [*(["strict"] if "strict" in TEXTS[kind] else []), "serving_default"]
     form = json.dumps(dict.fromkeys(names, signature))
     (folder / "signatures.json").write_text(form)
     return base_path
@@ -155,7 +157,8 @@ def test_whatever_a_version_takes_while_it_is_measured_counts(
         ("fails", pb.ProbeResponse.REFUSED, "no such vocabulary"),
         ("dies_at_load", pb.ProbeResponse.CRASHED, "SIGSEGV"),
         ("dies_at_call", pb.ProbeResponse.CRASHED, "SIGSEGV"),
-        ("dies_of_batches", pb.ProbeResponse.CRASHED, "with more than 4 rows"),
+        ("dies_of_batches", pb.ProbeResponse.CRASHED, "_default was called (rows: 32)"),
+        ("killed_of_batches", pb.ProbeResponse.CRASHED, "SIGKILL"),
     ],
 )
 def test_what_cannot_serve_says_so_and_harms_no_one(

@@ -24,10 +24,9 @@ from tfs.core.errors import (
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
-from tfs.core.version.model_profile import ModelProfile
 from tfs.handlers.operating.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.servables.loaded_version import LoadedVersion, processes_of
+from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler, Profiles
 from tfs.servables.platform import LoadContext
@@ -168,26 +167,15 @@ def _report(version: object, reply: pb.ProbeResponse) -> None:
     """Writes what a version took.
 
     Raises:
-        InterpreterDied: It ended its process.
+        InterpreterDied: A call ended its process.
 
     """
     if not isinstance(version, LoadedVersion) or version.profile is None:
         return
     profile = version.profile
-    processes = processes_of(version.model) if version.model else None
-    if processes and processes.num_deaths:
-        raise InterpreterDied(f"its process {processes.last_death}{_when(profile)}")
+    if death := profile.how_it_died():
+        raise InterpreterDied(death)
     resident = profile.resident_bytes or 0
     peaks = [each.peak_bytes or 0 for each in profile.signatures.values()]
     reply.load_peak_bytes = resident + (profile.load_peak_bytes or 0)
     reply.work_peak_bytes = resident + max(peaks, default=0)
-
-
-def _when(profile: ModelProfile) -> str:
-    """Returns which call of a version failed, if its profile tells."""
-    for name, found in profile.signatures.items():
-        if not found.call_s_by_rows:
-            return f" when {name} was called"
-        if found.max_rows:
-            return f" when {name} was called with more than {found.max_rows} rows"
-    return ""
