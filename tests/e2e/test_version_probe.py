@@ -214,7 +214,7 @@ def fleet(
         made.close()
 
 
-def test_a_server_that_dies_in_a_trial_is_no_answer_and_two_that_do_are(
+def test_a_server_that_dies_in_a_probe_is_no_answer_and_two_that_do_are(
     fleet: Serving, tmp_path: Path
 ) -> None:
     """Another is asked when the version took the first with it; then it is quarantined."""

@@ -68,7 +68,7 @@ FAILURES: Final[Mapping[str, Sequence[str]]] = {
         "tests/hosted/test_controller.py::test_a_load_that_failed_is_not_waited_for",
     ),
     "a model takes its server with it": (
-        "tests/e2e/test_version_probe.py::test_a_server_that_dies_in_a_trial_is_no_answer_and_two_that_do_are",
+        "tests/e2e/test_version_probe.py::test_a_server_that_dies_in_a_probe_is_no_answer_and_two_that_do_are",
     ),
     "a router hears of nothing": (
         _AWAY,
