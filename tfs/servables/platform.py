@@ -49,8 +49,8 @@ class LoadContext:
         placement: The placement asked for, and what the host offers; None has a version
             run where it is loaded first.
         batch: Puts batch queues in front of a version.
-        gates_examples: Whether the load of a version that fails on its own example fails
-            if another one answers.
+        gates_examples: Whether the load of a version that fails on its own example, or
+            ends its process at every call of a signature, fails if another one answers.
         warm_up_s: Longest warm-up derived from examples; 0 for none, and no example is
             tried then.
         call_s: How long a call with a version's own example may take.

@@ -75,8 +75,9 @@ class RuntimeSettings:
         device: "cpu", "cuda" or "cuda:0".
         intra_op_threads: Threads of one operation, up to ``MAX_INTRA_OP_THREADS``; 0
             leaves the choice to the server.
-        gates_examples: Whether a version that fails on its own example must not take the
-            place of one that serves.
+        gates_examples: Whether a version that fails on its own example, or ends its
+            process at every call of a signature, must not take the place of one that
+            serves.
 
     """
 
