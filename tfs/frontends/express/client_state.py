@@ -206,7 +206,7 @@ class ExpressOptions:
     max_connections: int = 10_000
     max_handshakes: int = 1024
     max_read_bytes: int = 262_144
-    max_written_bytes: int = 2 << 20
+    max_written_bytes: int = 524_288
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20
     no_progress_timeout_s: float = 10.0
@@ -242,7 +242,7 @@ class SharedState:
         arrived: Calls of one method that arrived in this round and that its handler
             takes together.
         dirty: Sessions that have output; served once, at the end of the round.
-        late: Sessions that received more than one round takes; served after ``dirty``.
+        late: Sessions with long answers to write, behind all short ones (``dirty``).
         unfinished: Sessions that had too much for this round and go on in the next.
         wants_round: Whether the next round should come at once.
         round_begun_s: When this round first received anything; None before.

@@ -231,7 +231,17 @@ class Session:
     # -- output ------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes what the round brought; contains every exception."""
+        """Writes what the round brought; contains every exception.
+
+        Where that is long, it waits until the short answers of all clients are written.
+        """
+        sender = self.connection.sender
+        if sender.blocked and sender.has_sendable:
+            self._shared.late.append(self._flush_late)
+        else:
+            self._flush_late()
+
+    def _flush_late(self) -> None:
         self._client.is_dirty = False
         if self.is_closed:
             return
@@ -265,7 +275,7 @@ class Session:
         elif has_sendable:
             shared.wants_round = True
             client.is_dirty = True
-            shared.late.append(self.flush)
+            shared.late.append(self._flush_late)
         elif connection.is_closed or (connection.is_draining and connection.is_drained):
             self.close()
             return

@@ -170,12 +170,13 @@ class ExpressTransport:
                 self._loop.post(go_on)
             shared.unfinished.clear()
         dirty = shared.dirty
-        if shared.late:
-            dirty += shared.late
-            shared.late = []
         if dirty:
             shared.dirty = []
             for flush in dirty:
+                flush()
+        if shared.late:
+            late, shared.late = shared.late, []
+            for flush in late:
                 flush()
         copied_bytes = 0
         while shared.attached and copied_bytes < _COPIED_BYTES:
