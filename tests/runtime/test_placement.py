@@ -144,6 +144,16 @@ def test_what_changes_its_process_keeps_one_to_itself() -> None:
     assert "changes the default dtype" in placement.reason
 
 
+def test_what_ended_its_process_keeps_one_to_itself() -> None:
+    """It would end the server, with a batch of a size that nobody has sent yet."""
+    measured = profile(0.01, 2.0, 100e-6)
+    (name, found), *_ = measured.signatures.items()
+    dying = replace(found, death="killed by SIGABRT when run was called (rows: 32)")
+    placement = place(AUTO, replace(measured, signatures={name: dying}))
+    assert placement.backend is Backend.PROCESS
+    assert "SIGABRT" in placement.reason
+
+
 @pytest.mark.parametrize(
     ("options", "measured", "backend"),
     [

@@ -128,6 +128,8 @@ def _asked_for(options: PlacementOptions) -> Placement:
 
 
 def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
+    if death := profile.how_it_died():
+        return Placement(Backend.PROCESS, death)
     import_s = profile.import_s
     if import_s is None:
         return Placement(Backend.PROCESS, "its import was not measured")
