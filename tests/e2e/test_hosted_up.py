@@ -161,7 +161,7 @@ def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
     """
     model = short_folder / "scale"
     export_scale(model, 1)
-    up.hosted("add-job", "local", "--servers=1-3", "--memory=3G")
+    up.hosted("add-job", "local", "--servers=1-3", "--memory=1G")
     up.hosted("add-model", "scale", str(model), "--replicas=1-3")
     up.wait_for_servers(1)
     with SteadyLoad(up.router, "scale", RATE) as load:
