@@ -61,6 +61,10 @@ class Session(Protocol):
         """Takes no calls beyond those that are there, and closes behind them."""
         ...
 
+    def finish_drain(self) -> None:
+        """Takes nothing more of a client that has had time to see that."""
+        ...
+
     def on_failure(self, error: Exception) -> None:
         """Closes this connection, and no other, because our own code raised."""
         ...
@@ -86,6 +90,11 @@ class ClientOptions(Protocol):
     @property
     def no_progress_timeout_s(self) -> float:
         """How long a client may keep the server waiting."""
+        ...
+
+    @property
+    def drain_grace_s(self) -> float:
+        """How long clients have to see that the server drains."""
         ...
 
     @property
@@ -181,12 +190,12 @@ class Clients(Generic[S]):
         self._listeners = opened
         return [listener.address for listener in opened]
 
-    def drain(self, begin: Callable[[], None], deadline_s: float) -> bool:
-        """Runs ``begin`` on the loop, and blocks until every client has gone.
+    def drain(self, deadline_s: float) -> bool:
+        """Takes no new clients or calls, and blocks until every client has gone.
 
         Returns whether all had by the (monotonic) deadline.
         """
-        self._loop.post(begin)
+        self._loop.post(self.begin_drain)
         clock = self._loop.clock
         with self._changed:
             while not self.is_drained and clock.now() < deadline_s:
@@ -318,16 +327,21 @@ class Clients(Generic[S]):
         self.sessions.discard(session)
         self._check_drained()
 
-    def begin_drain(self) -> bool:
-        """Takes no new clients; returns False if that, or the end, has come before."""
+    def begin_drain(self) -> None:
+        """Takes no new clients, and tells the others; idempotent."""
         if self.is_draining or self.is_closed:
-            return False
+            return
         self.is_draining = True
         self._close_listeners()
         for session in list(self.sessions):
             session.begin_drain()
+        end_s = self._loop.clock.now() + self._options.drain_grace_s
+        self._loop.call_at(end_s, self._finish_drain)
         self._check_drained()
-        return True
+
+    def _finish_drain(self) -> None:
+        for session in list(self.sessions):
+            session.finish_drain()
 
     def _check_drained(self) -> None:
         # Clients whose sockets linger may still be reading their answers.

@@ -270,9 +270,8 @@ class HostedService:
     def _missed(self, name: str) -> bool:
         """Looks for a model that has no server; see :class:`PythonRouter`."""
         now_s = self._clock.now()
-        if (
-            now_s >= self._looked_at_s + _TICK_S
-        ):  # however many ask for what is not there
+        # However many ask for what is not there.
+        if now_s >= self._looked_at_s + _TICK_S:
             self._looked_at_s = now_s
             self._synchronizer.nudge()
         if not self._may_rest(name):

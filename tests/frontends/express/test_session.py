@@ -250,7 +250,7 @@ def test_a_drain_waits_for_who_still_reads(rig: Rig) -> None:
     client = rig.connect()
     client.send(hold(1))
     rig.step()
-    rig.loop.post(rig.transport._begin_drain)
+    rig.loop.post(rig.transport.clients.begin_drain)
     rig.settle()
     client.read()
     client.send(frames.ping(client.pings[0], ack=True))

@@ -161,7 +161,7 @@ def test_who_ends_its_connection_is_gone(rig: Rig, made: Certificates) -> None:
 def test_a_drained_connection_says_goodbye(rig: Rig, made: Certificates) -> None:
     """GOAWAY and then close_notify: the client knows that nothing was cut off."""
     client = secured(rig, trusting(made))
-    rig.loop.post(rig.transport._begin_drain)
+    rig.loop.post(rig.transport.clients.begin_drain)
     rig.settle()
     rig.advance(2.0)
     client.read()

@@ -127,7 +127,7 @@ class ExpressTransport:
 
         Returns whether all were finished by the (monotonic) deadline.
         """
-        return self.clients.drain(self._begin_drain, deadline_s)
+        return self.clients.drain(deadline_s)
 
     def close(self) -> None:
         """Closes every connection and listener; idempotent."""
@@ -206,16 +206,6 @@ class ExpressTransport:
         self._num_admitted = budget.num_admitted
         if had_much or self._had_much or num_before != budget.num_admitted:
             self._shared.on_large_message()
-
-    def _begin_drain(self) -> None:
-        if self.clients.begin_drain():
-            self._loop.call_at(
-                self._now() + self._options.drain_grace_s, self._finish_drain
-            )
-
-    def _finish_drain(self) -> None:
-        for session in list(self.clients.sessions):
-            session.finish_drain()
 
     def _end(self) -> None:
         self._loop.remove_round_hook(self._hand_over)

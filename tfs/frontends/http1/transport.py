@@ -80,7 +80,7 @@ class HttpTransport:
 
         Returns whether all were by the (monotonic) deadline.
         """
-        return self._clients.drain(self._begin_drain, deadline_s)
+        return self._clients.drain(deadline_s)
 
     def close(self) -> None:
         """Closes every connection and listener; idempotent."""
@@ -98,17 +98,6 @@ class HttpTransport:
 
     def _make_session(self, wire: Wire, peer: Peer, listener: Listener) -> HttpSession:
         return HttpSession(self._shared, wire, peer)
-
-    def _begin_drain(self) -> None:
-        if self._clients.begin_drain():
-            self._loop.call_at(
-                self._loop.clock.now() + self._shared.options.drain_grace_s,
-                self._finish_drain,
-            )
-
-    def _finish_drain(self) -> None:
-        for session in list(self._clients.sessions):
-            session.finish_drain()
 
     def _refuse_all(self) -> None:
         for session in list(self._clients.sessions):
