@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -34,47 +33,6 @@ from tfs.server.options import ServerOptions, SourceKind
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "fleet.pb"
-
-
-@dataclass(frozen=True, slots=True)
-class FleetClaim:
-    """To which fleet a server belongs, and the last that it was told. Immutable.
-
-    Attributes:
-        fleet: The fleet's id, made with its store.
-        name: How people call the fleet.
-        epoch: Grows with each synchronizer that begins to lead.
-        revision: The revision of the fleet's store that the message follows.
-        sequence: Counts the messages of an epoch.
-
-    """
-
-    fleet: str
-    name: str
-    epoch: int = 0
-    revision: int = 0
-    sequence: int = 0
-
-    def check_successor(self, other: FleetClaim) -> None:
-        """Raises FailedPrecondition unless ``other`` is of this fleet, and not older."""
-        if other.fleet != self.fleet:
-            raise FailedPrecondition(
-                f"this server belongs to the fleet {self.name} ({self.fleet}), not to "
-                f"{other.name} ({other.fleet}): tfs hosted release gives it free, or "
-                "claim it with --take_over"
-            )
-        if (other.epoch, other.sequence) < (self.epoch, self.sequence):
-            raise FailedPrecondition(
-                f"message {other.sequence} of epoch {other.epoch} comes after message "
-                f"{self.sequence} of epoch {self.epoch}: another synchronizer leads the "
-                f"fleet {self.name} now"
-            )
-        if other.revision < self.revision:
-            raise FailedPrecondition(
-                f"the store of the fleet {self.name} is at revision {other.revision}, "
-                f"and this server was told revision {self.revision}: it is an older copy; "
-                "put the newest back, or claim the server with --take_over"
-            )
 
 
 def awaits_fleet(options: ServerOptions) -> bool:
@@ -119,15 +77,13 @@ class FleetFile:
             ) from error
         return told
 
-    def write(self, claim: FleetClaim | None, config: ModelServerConfig) -> None:
-        """Replaces both; after a crash both are old or both new.
+    def write(self, told: pb.AspireRequest) -> None:
+        """Replaces all of it; after a crash it is as before or as told.
 
         Raises:
-            Unavailable: The disk takes nothing; the old ones are still there.
+            Unavailable: The disk takes nothing; what was written before is still there.
 
         """
-        told = pb.AspireRequest(claim=claim_report(claim), config=config)
-        told.num_models = len(config.model_config_list.config)
         try:
             replace_file(self.path, told.SerializeToString(), is_durable=True)
         except OSError as error:
@@ -149,15 +105,14 @@ class FleetSource:
 
     def __init__(self, file: FleetFile) -> None:
         self._file = file
-        told = file.read()
-        self._claim = claim_of(told.claim) if told.HasField("claim") else None
-        self._config = told.config
+        self._told = file.read()  # replaced as a whole, because other threads read it
         self.on_claimed: Callable[[], None] = lambda: None
 
     @property
-    def claim(self) -> FleetClaim | None:
+    def claim(self) -> pb.FleetClaim | None:
         """The fleet that it belongs to, for any thread; None if none has claimed it."""
-        return self._claim
+        told = self._told
+        return told.claim if told.HasField("claim") else None
 
     def admit(self, request: pb.AspireRequest) -> None:
         """Checks a message, and notes who speaks before its config is put in force.
@@ -168,17 +123,15 @@ class FleetSource:
             Unavailable: The disk takes nothing.
 
         """
-        claim = claim_of(request.claim)
+        claim, held = request.claim, self.claim
         if not claim.fleet:
             raise InvalidArgument("the message names no fleet")
         check_complete(request)
-        held = self._claim
         if held is not None and not request.take_over:
-            held.check_successor(claim)
+            check_successor(held, claim)
         if held is None or (held.fleet, held.epoch) != (claim.fleet, claim.epoch):
             # Whoever spoke before is refused from here on, also after a crash.
-            self._file.write(claim, self._config)
-            self._claim = claim
+            self._keep(claim, self._told.config)
             if held is None:
                 self.on_claimed()
             log.warning(
@@ -192,22 +145,47 @@ class FleetSource:
             Unavailable: The disk takes nothing: a restart would not know of it.
 
         """
-        claim = claim_of(request.claim)
-        self._file.write(claim, request.config)
-        self._claim, self._config = claim, request.config
+        self._keep(request.claim, request.config)
 
-    def leave(self) -> FleetClaim | None:
+    def leave(self) -> pb.FleetClaim | None:
         """Forgets the fleet and returns it; what is served stays.
 
         Raises:
             Unavailable: The disk takes nothing; the server still belongs to it.
 
         """
-        left = self._claim
-        self._file.write(None, self._config)
-        self._claim = None
+        left = self.claim
+        self._keep(None, self._told.config)
         log.warning("event=fleet_left fleet=%s", left.name if left else "none")
         return left
+
+    def _keep(self, claim: pb.FleetClaim | None, config: ModelServerConfig) -> None:
+        num_models = len(config.model_config_list.config)
+        told = pb.AspireRequest(claim=claim, config=config, num_models=num_models)
+        self._file.write(told)
+        self._told = told
+
+
+def check_successor(held: pb.FleetClaim, claim: pb.FleetClaim) -> None:
+    """Raises FailedPrecondition unless ``claim`` is of the same fleet, and not older."""
+    if claim.fleet != held.fleet:
+        raise FailedPrecondition(
+            f"this server belongs to the fleet {held.name} ({held.fleet}), not to "
+            f"{claim.name} ({claim.fleet}): tfs hosted release gives it free, or "
+            "claim it with --take_over"
+        )
+    if (claim.epoch, claim.sequence) < (held.epoch, held.sequence):
+        raise FailedPrecondition(
+            f"message {claim.sequence} of epoch {claim.epoch} comes after message "
+            f"{held.sequence} of epoch {held.epoch}: another synchronizer leads the "
+            f"fleet {held.name} now"
+        )
+    if claim.revision < held.revision:
+        raise FailedPrecondition(
+            f"the store of the fleet {held.name} is at revision {claim.revision}, "
+            f"and this server was told revision {held.revision}: it is an older copy; "
+            "put the newest back, or claim the server with --take_over"
+        )
 
 
 def check_complete(told: pb.AspireRequest) -> None:
@@ -218,15 +196,3 @@ def check_complete(told: pb.AspireRequest) -> None:
         raise InvalidArgument(
             f"the message is incomplete: {listed} models, and it speaks of {said}"
         )
-
-
-def claim_of(message: pb.FleetClaim) -> FleetClaim:
-    """Returns the claim in a message."""
-    return FleetClaim(
-        message.fleet, message.name, message.epoch, message.revision, message.sequence
-    )
-
-
-def claim_report(claim: FleetClaim | None) -> pb.FleetClaim | None:
-    """Returns the message of a claim."""
-    return None if claim is None else pb.FleetClaim(**asdict(claim))

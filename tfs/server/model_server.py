@@ -37,7 +37,7 @@ from tfs.server.admin.model_repository import ModelRepository
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
-from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
+from tfs.server.fleet_source import FleetFile, FleetSource
 from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
@@ -353,7 +353,7 @@ class ModelServer:
             validation=self._loading.validation.report,
             skew=self._loading.live_skew.skew,
             figures=self._gate.figures,
-            fleet=lambda: claim_report(self._fleet.claim if self._fleet else None),
+            fleet=lambda: self._fleet.claim if self._fleet else None,
         )
 
     # -- health ------------------------------------------------------------------

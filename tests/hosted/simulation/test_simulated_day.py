@@ -81,9 +81,7 @@ def test_a_day_notices_what_must_not_be(
         monkeypatch.setattr(SightingTable, "take", follow)
         expected = "I4"
     else:
-        monkeypatch.setattr(
-            "tfs.server.fleet_source.FleetClaim.check_successor", lambda *_: None
-        )
+        monkeypatch.setattr("tfs.server.fleet_source.check_successor", lambda *_: None)
         expected = "I5"
     broken = day.run().broken
     assert any(expected in each for each in broken)

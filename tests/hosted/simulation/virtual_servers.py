@@ -16,11 +16,8 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.reports import JobReport, ReplicaSighting
-from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
-    ModelServerConfig,
-)
 from tfs.proto.tfs.v1 import admin_service_pb2
-from tfs.server.fleet_source import FleetClaim, FleetFile, FleetSource, claim_report
+from tfs.server.fleet_source import FleetFile, FleetSource
 from tfs.testing.fake_clock import FakeClock
 
 _LOAD_S: Final = 2.0
@@ -36,10 +33,8 @@ class _Disk(FleetFile):
     def read(self) -> admin_service_pb2.AspireRequest:
         return self.kept
 
-    def write(self, claim: FleetClaim | None, config: ModelServerConfig) -> None:
-        self.kept = admin_service_pb2.AspireRequest(
-            claim=claim_report(claim), config=config
-        )
+    def write(self, told: admin_service_pb2.AspireRequest) -> None:
+        self.kept = told
 
 
 @dataclass(slots=True, eq=False)

@@ -48,7 +48,7 @@ from tfs.server.config.server_config import Message as ServerMessage
 from tfs.server.config.server_config import parse_config_text
 from tfs.server.config.waiting import ConfigOutcome, fill_error
 from tfs.server.core import ServerCore
-from tfs.server.fleet_source import FleetSource, claim_report
+from tfs.server.fleet_source import FleetSource
 from tfs.server.placing.version_probe import VersionProbe
 
 log = logging.getLogger(__name__)
@@ -350,7 +350,7 @@ class CoreAdmin:
         self._run(lambda: self._of_fleet().admit(request), apply)
 
     def _leave_fleet(self) -> pb.LeaveFleetResponse:
-        return pb.LeaveFleetResponse(claim=claim_report(self._of_fleet().leave()))
+        return pb.LeaveFleetResponse(claim=self._of_fleet().leave())
 
     def _of_fleet(self) -> FleetSource:
         if self._fleet is None:
