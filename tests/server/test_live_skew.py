@@ -29,9 +29,8 @@ from tfs.handlers.limits.answered_request import (
 )
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.predict_pb2 import PredictRequest
-from tfs.proto.tfs.v1.model_config_pb2 import Guard
+from tfs.proto.tfs.v1.model_config_pb2 import Guard, Skew, Validation
 from tfs.server.live_skew import LiveSkew
-from tfs.server.model_settings import SkewSettings, ValidationSettings
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
 from tfs.testing.held_executor import HeldExecutor
@@ -45,7 +44,7 @@ class Watched:
 
     def __init__(
         self,
-        settings: ValidationSettings | None = None,
+        settings: Validation | None = None,
         executor: Executor | None = None,
     ) -> None:
         self.clock = FakeClock()
@@ -159,7 +158,7 @@ def test_nothing_is_looked_at_without_recorded_figures(tmp_path: Path) -> None:
     watched = Watched()
     watched.load(tmp_path)
     assert not watched.live.wants("a")
-    settings = ValidationSettings(Guard(), skew=SkewSettings())
+    settings = Validation(limits=Guard(), skew=Skew())
     compared = Watched(settings)
     compared.load(tmp_path)
     compared.request([1.0, 2.0])
@@ -218,8 +217,8 @@ def test_limits_are_those_of_the_config_in_force(folder: Path) -> None:
     found = watched.live.skew(ONE)
     assert found is not None
     assert found.rejection == ""
-    limits = SkewSettings(max_out_of_range=0.5)
-    watched.settings = ValidationSettings(Guard(), skew=limits)
+    limits = Skew(max_out_of_range=0.5)
+    watched.settings = Validation(limits=Guard(), skew=limits)
     watched.begin_round()
     found = watched.live.skew(ONE)
     assert found is not None

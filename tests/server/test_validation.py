@@ -39,9 +39,9 @@ from tfs.core.version.input_statistics import (
     Value,
 )
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.proto.tfs.v1.model_config_pb2 import Guard
+from tfs.proto.tfs.v1.model_config_pb2 import Guard, Skew
+from tfs.proto.tfs.v1.model_config_pb2 import Validation as ValidationSettings
 from tfs.server.config.server_config import read_config_text
-from tfs.server.model_settings import SkewSettings, ValidationSettings
 from tfs.server.validation import Validation
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
@@ -116,7 +116,11 @@ def test_a_version_that_answers_otherwise_is_refused_with_the_figures(
     requests: str,
 ) -> None:
     """The limit, what was measured, and over how many requests."""
-    why = checked(servable(1, 1.0), servable(2, 3.0), ValidationSettings(FEW, requests))
+    why = checked(
+        servable(1, 1.0),
+        servable(2, 3.0),
+        ValidationSettings(limits=FEW, requests=requests),
+    )
     assert why == (
         "a/2: validation against version 1: mean_abs_diff 2 > 0.5 "
         "(after 3 requests, 3 rows compared)"
@@ -125,7 +129,7 @@ def test_a_version_that_answers_otherwise_is_refused_with_the_figures(
 
 def test_a_version_that_passes_has_its_figures_until_it_goes(requests: str) -> None:
     """Beside the limits; and how versions fared is counted for each model."""
-    settings, stats = ValidationSettings(FEW, requests), Stats()
+    settings, stats = ValidationSettings(limits=FEW, requests=requests), Stats()
     lookup = Lookup(servable(1, 1.0))
     validation = Validation(lambda _: settings, lookup, none, FakeClock(), stats)
     passed = ServableId("a", 2)
@@ -147,13 +151,13 @@ def test_a_version_that_passes_has_its_figures_until_it_goes(requests: str) -> N
 
 def test_a_version_within_the_limits_passes(requests: str) -> None:
     """A difference as large as the limit is allowed."""
-    settings = ValidationSettings(FEW, requests)
+    settings = ValidationSettings(limits=FEW, requests=requests)
     assert not checked(servable(1, 1.0), servable(2, 1.5), settings)
 
 
 def test_errors_count_where_the_serving_version_has_none(requests: str) -> None:
     """A request that both fail says nothing about the new one."""
-    settings = ValidationSettings(FEW, requests)
+    settings = ValidationSettings(limits=FEW, requests=requests)
     fails, too = servable(2, 1.0), servable(1, 1.0)
     fails.error = too.error = DataLoss("gone")
     assert "error_rate 1 > 0" in checked(servable(1, 1.0), fails, settings)
@@ -163,7 +167,7 @@ def test_errors_count_where_the_serving_version_has_none(requests: str) -> None:
 def test_requests_that_do_not_fit_the_new_version_count(tmp_path: Path) -> None:
     """What fits neither version is nobody's fault."""
     requests = write_requests(tmp_path / "wide", width=3)
-    settings = ValidationSettings(FEW, requests)
+    settings = ValidationSettings(limits=FEW, requests=requests)
     assert not checked(servable(1, 1.0), servable(2, 1.0), settings)
 
 
@@ -173,23 +177,25 @@ def test_nothing_is_compared_without_settings_or_a_serving_version(
     """The first version of a model always passes."""
     wrong = servable(2, 9.0)
     assert not checked(servable(1, 1.0), wrong, None)
-    assert not checked(None, wrong, ValidationSettings(FEW, requests))
+    assert not checked(None, wrong, ValidationSettings(limits=FEW, requests=requests))
 
 
 def test_without_a_file_the_versions_own_requests_are_asked(tmp_path: Path) -> None:
     """Those that it is warmed up with."""
     write_requests(tmp_path / "2" / WARMUP_REQUESTS)
-    settings = ValidationSettings(FEW)
+    settings = ValidationSettings(limits=FEW)
     path = str(tmp_path / "2")
     assert checked(servable(1, 1.0), servable(2, 3.0), settings, path)
 
 
 def test_a_version_of_which_nothing_can_be_asked_does_not_pass(tmp_path: Path) -> None:
     """It brings neither requests nor examples, so nobody knows how it answers."""
-    path, limits = str(tmp_path), ValidationSettings(FEW)
+    path, limits = str(tmp_path), ValidationSettings(limits=FEW)
     said = checked(servable(1, 1.0), servable(2, 1.0), limits, path)
     assert "no request to compare answers by" in said
-    assert not checked(servable(1, 1.0), servable(2, 1.0), ValidationSettings(Guard()))
+    assert not checked(
+        servable(1, 1.0), servable(2, 1.0), ValidationSettings(limits=Guard())
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"no TFRecords"])
@@ -202,7 +208,7 @@ def test_requests_that_cannot_be_read_fail_the_load(
         path.write_bytes(content)
     with pytest.raises(ServingError):
         Validation(
-            lambda _: ValidationSettings(FEW, str(path)),
+            lambda _: ValidationSettings(limits=FEW, requests=str(path)),
             Lookup(servable(1, 1.0)),
             none,
             FakeClock(),
@@ -277,8 +283,8 @@ def test_a_version_made_for_other_inputs_is_refused(
     """Whatever it answers; the recorded figures lie in its directory."""
     write_statistics(tmp_path / "2", recorded)
     requests = write_requests(tmp_path / "requests", num=MIN_VALUES // 2)
-    skew = SkewSettings(max_drift=0.5, max_out_of_range=0.0)
-    settings = ValidationSettings(Guard(), requests, skew)
+    skew = Skew(max_drift=0.5, max_out_of_range=0.0)
+    settings = ValidationSettings(limits=Guard(), requests=requests, skew=skew)
     one, other = servable(1, 1.0), servable(2, 1.0)
     why = checked(one, other, settings, str(tmp_path / "2"))
     assert why == (said and f"a/2: validation against version 1: {said}")
@@ -291,7 +297,9 @@ def test_what_live_requests_brought_counts_beside_the_recorded_ones(
     write_statistics(tmp_path / "elsewhere", [1.0, 2.0])
     figures = str(tmp_path / "elsewhere" / STATISTICS)
     settings = ValidationSettings(
-        Guard(), requests, SkewSettings(figures, max_out_of_range=0.1)
+        limits=Guard(),
+        requests=requests,
+        skew=Skew(statistics=figures, max_out_of_range=0.1),
     )
 
     def live(_: ServableId) -> Mapping[str, Sequence[Value]]:
@@ -306,7 +314,9 @@ def test_few_requests_say_nothing_of_skew(tmp_path: Path) -> None:
     """The report of the version that passed says so."""
     write_statistics(tmp_path / "2", [5.0])
     requests = write_requests(tmp_path / "requests")
-    settings = ValidationSettings(FEW, requests, SkewSettings(max_drift=0.0))
+    settings = ValidationSettings(
+        limits=FEW, requests=requests, skew=Skew(max_drift=0.0)
+    )
     lookup = Lookup(servable(1, 1.0))
     validation = Validation(lambda _: settings, lookup, none, FakeClock(), Stats())
     validation.check(servable(2, 1.0), str(tmp_path / "2"))
@@ -320,7 +330,7 @@ def test_a_version_of_quite_another_size_is_refused(
     tmp_path: Path, sizes: tuple[int, int]
 ) -> None:
     """Whichever is larger: half a vocabulary is as wrong as one twice as long."""
-    settings = ValidationSettings(Guard(), max_size_ratio=3.0)
+    settings = ValidationSettings(limits=Guard(), max_size_ratio=3.0)
     for version, size in enumerate(sizes, 1):
         (tmp_path / f"{version}").mkdir()
         (tmp_path / f"{version}" / "weights").write_bytes(bytes(size))
@@ -333,7 +343,7 @@ def test_a_version_of_quite_another_size_is_refused(
 
 def test_a_version_whose_files_are_gone_has_no_size(tmp_path: Path) -> None:
     """What takes its place is not compared with nothing; nor does a file that goes count."""
-    settings = ValidationSettings(Guard(), max_size_ratio=3.0)
+    settings = ValidationSettings(limits=Guard(), max_size_ratio=3.0)
     lookup = Lookup(servable(1, 1.0))
     validation = Validation(lambda _: settings, lookup, none, FakeClock(), Stats())
     for version in (1, 2):
@@ -346,7 +356,7 @@ def test_a_version_whose_files_are_gone_has_no_size(tmp_path: Path) -> None:
 
 def test_skew_without_recorded_inputs_fails_the_load(requests: str) -> None:
     """As a version is not let through without the requests it must pass."""
-    settings = ValidationSettings(FEW, requests, SkewSettings())
+    settings = ValidationSettings(limits=FEW, requests=requests, skew=Skew())
     validation = Validation(
         lambda _: settings, Lookup(servable(1, 1.0)), none, FakeClock(), Stats()
     )

@@ -20,7 +20,10 @@ from tfs.core.version.input_statistics import (
     Value,
     skew,
 )
-from tfs.server.model_settings import SkewSettings
+from tfs.proto.tfs.v1.model_config_pb2 import Skew as SkewLimits
+
+FIGURES: Final = ("drift", "out_of_range", "missing")
+"""What is measured of each input, and has a limit."""
 
 # More say nothing new, and take seconds to sort.
 _MAX_VALUES: Final = 100_000
@@ -98,7 +101,7 @@ class InputSkew:
     @classmethod
     def measured(
         cls,
-        limits: SkewSettings,
+        limits: SkewLimits,
         recorded: Mapping[str, InputStatistics],
         values: Mapping[str, Sequence[Value]],
     ) -> InputSkew:
@@ -112,14 +115,11 @@ class InputSkew:
             if len(live) < MIN_VALUES:
                 continue
             found = by_input[name] = skew(recorded[name], live)
-            for figure, limit in (
-                ("drift", limits.max_drift),
-                ("out_of_range", limits.max_out_of_range),
-                ("missing", limits.max_missing),
-            ):
+            for figure in FIGURES:
                 value: float = getattr(found, figure)
                 told.append(f"{name} {figure} {value:.4g}")
-                if limit is not None and value > limit:
+                limit: float = getattr(limits, f"max_{figure}")
+                if limits.HasField(f"max_{figure}") and value > limit:
                     over.append(f"{told[-1]} > {limit:.4g}")
         figures = ", ".join(told) or f"fewer than {MIN_VALUES} values of each input"
         rejection = f"skew: {', '.join(over)}" if over else ""

@@ -40,8 +40,8 @@ from tfs.handlers.limits.answered_request import (
     PREDICT,
     AnsweredRequest,
 )
-from tfs.server.input_skew import InputSkew, LiveInputs
-from tfs.server.model_settings import SkewSettings, ValidationSettings
+from tfs.proto.tfs.v1.model_config_pb2 import Skew, Validation
+from tfs.server.input_skew import FIGURES, InputSkew, LiveInputs
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class _Watch:
     name: str
     signatures: Mapping[str, Signature]
     recorded: Mapping[str, InputStatistics]
-    limits: SkewSettings
+    limits: Skew
     inputs: LiveInputs = field(
         default_factory=lambda: LiveInputs(_MAX_VALUES, _MAX_PER_TENSOR)
     )
@@ -81,7 +81,7 @@ class LiveSkew:
 
     def __init__(
         self,
-        settings_of: Callable[[str], ValidationSettings | None],
+        settings_of: Callable[[str], Validation | None],
         executor: Executor,
         loop: LoopEntry,
         clock: Clock,
@@ -110,21 +110,19 @@ class LiveSkew:
         Blocks on the disk. What is recorded does no harm if it cannot be read: nothing is
         compared then.
         """
-        settings = self._settings_of(servable.id.name)
-        limits = settings.skew if settings else None
-        where = (limits and limits.statistics) or os.path.join(path, STATISTICS)
+        name = servable.id.name
+        settings, limits = self._settings_of(name), self._limits(name)
+        where = limits.statistics or os.path.join(path, STATISTICS)
         recorded: Mapping[str, InputStatistics] = {}
         try:
             recorded = read_statistics(where)
         except NotFound:
-            if limits is None:
+            if settings is None or not settings.HasField("skew"):
                 return
         except ServingError as error:
             log.warning("event=no_skew servable=%s why=%s", servable.id.slashed, error)
         first = dict(sorted(recorded.items())[:_MAX_INPUTS])
-        watch = _Watch(
-            servable.id.name, servable.signatures, first, limits or SkewSettings()
-        )
+        watch = _Watch(name, servable.signatures, first, limits)
         with self._lock:
             self._watches[servable.id] = watch
             is_timed, self._is_timed = self._is_timed, True
@@ -188,7 +186,7 @@ class LiveSkew:
             known = [(each, watch.skew) for each, watch in self._watches.items()]
         for servable_id, found in known:
             for name, skew in (found.by_input if found else {}).items():
-                for figure in ("drift", "out_of_range", "missing"):
+                for figure in FIGURES:
                     labels = {
                         "figure": figure,
                         "input": name,
@@ -220,9 +218,9 @@ class LiveSkew:
         if names:
             self._loop.post_at(self._clock.now() + _ROUND_S, self._begin_round)
 
-    def _limits(self, name: str) -> SkewSettings:
+    def _limits(self, name: str) -> Skew:
         settings = self._settings_of(name)
-        return (settings.skew if settings else None) or SkewSettings()
+        return Skew() if settings is None else settings.skew
 
     def _submit(self, fn: Callable[[], object]) -> bool:
         try:

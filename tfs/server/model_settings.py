@@ -1,6 +1,7 @@
 """What the config says of one model, as values: checked when they are read.
 
-Canaries, guards and what is logged are the messages themselves, which nobody changes.
+Canaries, guards, validation and what is logged are the messages themselves, which nobody
+changes.
 """
 
 from __future__ import annotations
@@ -25,42 +26,6 @@ MAX_INTERPRETERS: Final = 1024
 MAX_INTRA_OP_THREADS: Final = 1024
 """Most threads of one call. torch starts as many as it is told to: 200,000 ended the
 server."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkewSettings:
-    """How far live inputs may be from those recorded with a version. Immutable.
-
-    Attributes:
-        statistics: File of the recorded ones; "" is that of the version.
-        max_drift: Divergence of the values; None is no limit, as below.
-        max_out_of_range: Share of numbers beyond all recorded ones.
-        max_missing: Share of missing values, beyond that recorded.
-
-    """
-
-    statistics: str = ""
-    max_drift: float | None = None
-    max_out_of_range: float | None = None
-    max_missing: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationSettings:
-    """How a version is compared with the one that serves before it does. Immutable.
-
-    Attributes:
-        limits: How much their answers may differ.
-        requests: File of what both are asked; "" is what the new version is warmed up with.
-        skew: How far the inputs of these may be from the recorded ones.
-        max_size_ratio: How many times as large its files may be, or those of the other.
-
-    """
-
-    limits: model_config_pb2.Guard
-    requests: str = ""
-    skew: SkewSettings | None = None
-    max_size_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +95,7 @@ class ModelSettings:
     is_on_demand: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     logging: logging_config_pb2.LoggingConfig | None = None
-    validation: ValidationSettings | None = None
+    validation: model_config_pb2.Validation | None = None
     excluded_versions: frozenset[int] = _NO_VERSIONS
 
     @property

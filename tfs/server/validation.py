@@ -37,10 +37,10 @@ from tfs.handlers.warmup_replay import (
     read_warmup_requests,
 )
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+from tfs.proto.tfs.v1.model_config_pb2 import Validation as ValidationSettings
 from tfs.server.canary.comparison import Tally, approval, judge, rejection
 from tfs.server.canary.trial import owned
 from tfs.server.input_skew import InputSkew, LiveInputs
-from tfs.server.model_settings import ValidationSettings
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Validation:
         except NotFound:
             return
         with handle as serving:
-            inputs = LiveInputs() if settings.skew else None
+            inputs = LiveInputs() if settings.HasField("skew") else None
             if inputs is not None:
                 inputs.extend(self._live(serving.id))
             tally = self._compared(serving, servable, settings.requests, path, inputs)
@@ -112,14 +112,14 @@ class Validation:
                 "no request to compare answers by; name some (validation { requests })"
             )
         said = approval(limits, figures)
-        if settings.skew and inputs is not None:
+        if inputs is not None:
             recorded = settings.skew.statistics or os.path.join(path, STATISTICS)
             skew = InputSkew.measured(
                 settings.skew, read_statistics(recorded), inputs.values()
             )
             why = "; ".join(filter(None, (why, skew.rejection)))
             said += f"; {skew.figures}"
-        size = self._size_problem(settings.max_size_ratio, handle.id, path)
+        size = self._size_problem(settings, handle.id, path)
         why = "; ".join(filter(None, (why, size)))
         compared = f"validation against version {handle.id.version}"
         outcome = "refused" if why else "passed"
@@ -131,9 +131,12 @@ class Validation:
         said = self._passed[servable.id] = f"{compared}: {said}"
         log.info("event=validated servable=%s why=%r", servable.id.slashed, said)
 
-    def _size_problem(self, limit: float | None, serving: ServableId, path: str) -> str:
-        if limit is None or serving not in self._paths:
+    def _size_problem(
+        self, settings: ValidationSettings, serving: ServableId, path: str
+    ) -> str:
+        if not settings.HasField("max_size_ratio") or serving not in self._paths:
             return ""
+        limit = settings.max_size_ratio
         sizes = [_size_bytes(each) for each in (self._paths[serving], path)]
         if not sizes[0]:
             return ""  # its files were removed since it was loaded

@@ -20,6 +20,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import Executor
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.proto.tfs.v1.model_config_pb2 import Validation
 from tfs.server.config.overrides import Override, OverridesFile
 from tfs.server.config.running_config import (
     Base,
@@ -44,11 +45,7 @@ from tfs.server.config.waiting import (
     Waiter,
     fill_error,
 )
-from tfs.server.model_settings import (
-    ModelSettings,
-    RuntimeSettings,
-    ValidationSettings,
-)
+from tfs.server.model_settings import ModelSettings, RuntimeSettings
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +128,7 @@ class ConfigInForce:
         settings = self.models.get(name)
         return RuntimeSettings() if settings is None else settings.runtime
 
-    def validation_settings(self, name: str) -> ValidationSettings | None:
+    def validation_settings(self, name: str) -> Validation | None:
         """Returns what a model's versions are compared by before they serve."""
         settings = self.models.get(name)
         return None if settings is None else settings.validation

@@ -38,8 +38,6 @@ from tfs.server.model_settings import (
     MAX_INTRA_OP_THREADS,
     ModelSettings,
     RuntimeSettings,
-    SkewSettings,
-    ValidationSettings,
 )
 
 # In configs for TensorFlow Serving; means "detect it from the files" here.
@@ -294,44 +292,33 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         logging=_checked_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
-        validation=_read_validation(name, model.validation)
+        validation=_checked_validation(name, model.validation)
         if model.HasField("validation")
         else None,
         excluded_versions=frozenset(model.excluded_versions),
     )
 
 
-def _read_validation(
+def _checked_validation(
     name: str, validation: model_config_pb2.Validation
-) -> ValidationSettings:
+) -> model_config_pb2.Validation:
     where = f"model {name}: validation"
-    requests = validation.requests
+    requests, skew = validation.requests, validation.skew
     if requests and not requests.startswith("/"):
         raise InvalidArgument(f"{where}.requests must be an absolute path: {requests}")
-    has_skew = validation.HasField("skew")
-    ratio = validation.max_size_ratio if validation.HasField("max_size_ratio") else None
-    if not validation.HasField("limits") and not has_skew and ratio is None:
+    if not any(map(validation.HasField, ("limits", "skew", "max_size_ratio"))):
         raise InvalidArgument(f"{where}.limits is required: it says what is refused")
+    ratio = _set_float(validation, "max_size_ratio")
     if ratio is not None and not (ratio >= 1 and math.isfinite(ratio)):
         raise InvalidArgument(f"{where}.max_size_ratio must be at least 1: {ratio}")
     _check_guard(f"{where}.limits", validation.limits)
-    return ValidationSettings(
-        validation.limits,
-        requests,
-        _read_skew(f"{where}.skew", validation.skew) if has_skew else None,
-        ratio,
-    )
-
-
-def _read_skew(where: str, skew: model_config_pb2.Skew) -> SkewSettings:
-    statistics = skew.statistics
-    if statistics and not statistics.startswith("/"):
+    if skew.statistics and not skew.statistics.startswith("/"):
         raise InvalidArgument(
-            f"{where}.statistics must be an absolute path: {statistics}"
+            f"{where}.skew.statistics must be an absolute path: {skew.statistics}"
         )
     limits = ("max_drift", "max_out_of_range", "max_missing")
-    _require_shares(where, skew, limits)
-    return SkewSettings(statistics, *(_set_float(skew, field) for field in limits))
+    _require_shares(f"{where}.skew", skew, limits)
+    return validation
 
 
 def _require_choice(model: model_server_config_pb2.ModelConfig, field: str) -> None:
