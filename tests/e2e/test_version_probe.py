@@ -84,6 +84,16 @@ class Servable:
     def strict(self, x):
         raise ValueError("made up")
 """,
+    "hangs": """
+import time
+class Servable:
+    def load(self, version):
+        pass
+    def predict(self, x):
+        time.sleep(3600)
+    methods = {"strict": "strict"}
+    strict = predict
+""",
     "dies_at_call": """
 import signal
 class Servable:
@@ -115,10 +125,15 @@ def write(base_path: Path, kind: str, version: int = 1) -> Path:
     return base_path
 
 
+LONGEST_CALL_S = 5.0
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     state_dir = tmp_path_factory.mktemp("state")
-    with Serving("--source=rpc", f"--state_dir={state_dir}", measures=True) as serving:
+    flags = ("--source=rpc", f"--state_dir={state_dir}")
+    longest = f"--interpreter_call_timeout_s={LONGEST_CALL_S}"
+    with Serving(*flags, longest, measures=True) as serving:
         yield serving
 
 
@@ -159,6 +174,7 @@ def test_whatever_a_version_takes_while_it_is_measured_counts(
         ("dies_at_call", pb.ProbeResponse.CRASHED, "SIGSEGV"),
         ("dies_of_batches", pb.ProbeResponse.CRASHED, "_default was called (rows: 32)"),
         ("killed_of_batches", pb.ProbeResponse.CRASHED, "SIGKILL"),
+        ("hangs", pb.ProbeResponse.CRASHED, f"a call took over {LONGEST_CALL_S} s"),
     ],
 )
 def test_what_cannot_serve_says_so_and_harms_no_one(
@@ -170,6 +186,21 @@ def test_what_cannot_serve_says_so_and_harms_no_one(
     assert why in found.reason
     assert probe(server, write(tmp_path / "n", "sound")).outcome == pb.ProbeResponse.OK
     assert server.process.poll() is None
+
+
+def test_a_server_that_measures_nothing_refuses_what_is_no_version(
+    tmp_path: Path,
+) -> None:
+    """It says what is missing; of a version it says that it does not try it."""
+    base_path = write(tmp_path / "m", "sound")
+    (base_path / "2").mkdir()
+    state_dir = f"--state_dir={tmp_path / 'state'}"
+    with Serving("--source=rpc", state_dir) as server:
+        found = probe(server, base_path, 2)
+        assert found.outcome == pb.ProbeResponse.REFUSED
+        assert "a version holds one of model.pt" in found.reason
+        with pytest.raises(grpc.RpcError, match="measures nothing"):
+            probe(server, base_path, 1)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,22 @@ def test_a_batch_that_ended_the_interpreter_is_tried_at_no_other_size(
     assert sum(rows > 4 for _, rows in subject.calls) == 1
 
 
+def test_a_fleet_has_heard_enough_when_a_call_ended_the_interpreter(
+    tmp_path: Path,
+) -> None:
+    """No other call is made: it may hang for as long."""
+
+    def deadly(rows: Rows) -> Rows:
+        if len(rows) > 4:
+            raise InterpreterDied("it hung")
+        return doubled(rows)
+
+    subject = FakeSubject(deadly)
+    options = ProbeOptions(0.5, 32, needs_peaks=True)
+    probe(subject, str(tmp_path), options, clock=subject.clock)
+    assert subject.calls[-1][1] == 32
+
+
 def test_a_process_that_is_not_back_yet_makes_no_death_one_of_every_call(
     tmp_path: Path,
 ) -> None:

@@ -398,6 +398,9 @@ class _Probe:
         return times[1:] or times
 
     def _call(self, name: str, inputs: Tensors) -> Tensors:
+        if self._options.needs_peaks:
+            for death in self._deaths.values():
+                raise InterpreterDied(death)  # who asks has heard enough
         if name not in self._first:
             self._is_seeded = self._subject.seed(_SEED)
         num_rows = max(

@@ -23,6 +23,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.handlers.operating.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -70,9 +71,6 @@ class VersionProbe:
 
     def start(self, request: pb.ProbeRequest, done: Done[pb.ProbeResponse]) -> None:
         """Begins to try a version; ``done`` takes what came of it, on another thread."""
-        if not self._options.load_probe_budget_s:
-            done(FailedPrecondition("this server measures nothing"))
-            return
 
         def run() -> None:
             try:
@@ -87,14 +85,17 @@ class VersionProbe:
         """Waits for the probe that runs, and does no other; idempotent."""
         self._executor.close(deadline_s)
 
-    def _try(self, request: pb.ProbeRequest) -> pb.ProbeResponse:
+    def _try(self, request: pb.ProbeRequest) -> pb.ProbeResponse | ServingError:
         settings = read_model(request.config)
         # No name that a request can have: what becomes of it concerns nobody's model.
         servable_id = ServableId(f"{settings.name}/probe", request.version)
         reply = _Reply(outcome=_Reply.OK)
         try:
             loader = self._loader(settings, servable_id, request.version)
-            with self._loaded(loader, servable_id) as version:
+            wanted = loader.estimate_resources()
+            if not self._options.load_probe_budget_s:
+                return FailedPrecondition("this server measures nothing")
+            with self._loaded(loader, servable_id, wanted) as version:
                 _report(version, reply)
         except ResourceExhausted:
             raise
@@ -132,8 +133,13 @@ class VersionProbe:
     def _context(self, runtime: RuntimeSettings) -> LoadContext:
         """Returns what has a version measured in a process, and tells nobody of it."""
         context = self._placer.context(replace(runtime, num_interpreters=1))
-        # For as long as a load measures it, because that is what a server has to hold.
-        options = ProbeOptions(self._options.load_probe_budget_s, needs_peaks=True)
+        options = ProbeOptions(
+            # For as long as a load measures it, because that is what a server has to hold.
+            self._options.load_probe_budget_s,
+            # A call that hangs ends its process first, as it does where it serves.
+            call_timeout_s=2 * self._options.interpreter_call_timeout_s,
+            needs_peaks=True,
+        )
         profiler = Profiler(Profiles(None), options, clock=self._clock)
         return LoadContext(
             context.interpreter_for,
@@ -145,10 +151,12 @@ class VersionProbe:
 
     @contextlib.contextmanager
     def _loaded(
-        self, loader: Loader[object], servable_id: ServableId
+        self,
+        loader: Loader[object],
+        servable_id: ServableId,
+        wanted: ResourceAllocation,
     ) -> Iterator[object]:
         """Yields the loaded version, with what its files say reserved."""
-        wanted = loader.estimate_resources()
         memory = self._memory
         if memory is not None and not memory.reserve(wanted):
             raise ResourceExhausted("no room for a probe beside what is served here")
