@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -70,8 +71,11 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
     try:
         address = router.wait_for(r"listening on (127\S+)")
         router.wait_for("listening on unix")
-        for job in jobs:
-            hosted("add-job", job.address, "--memory=1G")
+        hosted("add-job", jobs[0].address, "--memory=1G")
+        hosted("add-model", "early", str(scale))
+        hosted("add-job", jobs[1].address, "--memory=1G")
+        seen = json.loads(hosted("status", "--json"))["sightings"]["models"]
+        assert seen["early"]["answering"] == 2, "the job is in force"
         dry = hosted("add-model", "scale", str(scale), "--replicas=2", "--dry_run")
         assert "FREE AFTERWARDS" in dry
         hosted("add-model", "scale", str(scale), "--replicas=2")

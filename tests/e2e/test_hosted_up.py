@@ -143,7 +143,10 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
         on_demand = "--config=residency: ON_DEMAND"
         up.hosted("add-model", "rare", str(rare), "--replicas=3", on_demand)
         assert client.predict("rare", {"x": X}).version == 1
-    up.hosted("add-job", "local", "--servers=1", "--memory=3G")
+    fewer = ("add-job", "local", "--servers=1", "--memory=3G")
+    interrupts = "rare, scale answer nobody meanwhile"
+    assert interrupts in up.hosted(*fewer, "--dry_run")
+    assert interrupts in up.hosted(*fewer)
     up.wait_for_servers(1)
     up.hosted("remove-model", "scale")
     up.serving.process.send_signal(signal.SIGINT)

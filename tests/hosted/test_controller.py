@@ -331,6 +331,48 @@ def test_prod_has_three_copies_by_default_and_temp_two(api: Api) -> None:
         api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=4)))
 
 
+def test_a_job_is_in_force_when_its_models_answer_there(api: Api) -> None:
+    """Or have failed to: whoever then loses another job loses no model."""
+    api.add_model("m", hints=pb.Hints())
+    api.add_model("failing", hints=pb.Hints())
+    api.see(a=serves(1), b=serves(1))
+    added = api.ask(pb.AddJobRequest(job="c", memory_bytes=100 * MIB))
+    jobs = {each: JobSighting((each,)) for each in "abc"}
+    failed = ModelSighting({"c": serves(1, None, problem="model.pt is damaged")})
+    api.state.note({"failing": failed}, jobs)
+    api.controller.take(api.state.read())
+    assert not added
+    asked = pb.GetOpRequest(request_id=f"r{api.num_requests}")
+    assert api.controller.op(asked).waits_for == "m to answer on c"
+    api.state.note({"m": ModelSighting({"c": serves(1)})}, jobs)
+    api.controller.take(api.state.read())
+    assert added
+
+
+def test_new_limits_of_one_server_say_which_models_they_interrupt(api: Api) -> None:
+    """A dry run says so beforehand; nothing is said where another server answers."""
+    reader = EditReader(check, estimate, may_run_jobs=True)
+    controller = Controller(api.state, reader, api.clock)
+
+    def resize(memory: int, num_servers: int = 1) -> list[str]:
+        asked = pb.AddJobRequest(job="own", memory_bytes=memory * MIB)
+        asked.num_replicas, asked.partition = num_servers, "x"
+        dry_run = list(controller.simulate(pb.SimulateRequest(add_job=asked)).notes)
+        asked.edit.request_id = f"{memory} {num_servers}"
+        asked.edit.wait_s = 0
+        ops: list[pb.Op] = []
+        controller.change(asked, None, ops.append)
+        assert list(ops[0].notes) == dry_run
+        return dry_run
+
+    assert resize(50) == []
+    api.add_model("m", partition="x")
+    (note,) = resize(60)
+    assert "and m answer nobody meanwhile" in note
+    assert resize(60, 2) == []
+    assert resize(70, 2) == []
+
+
 def test_jobs_come_and_go_by_requests(api: Api) -> None:
     """Added when it answers, gone when it is removed."""
     added = api.ask(pb.AddJobRequest(job="c", memory_bytes=MIB))

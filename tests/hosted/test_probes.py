@@ -190,6 +190,9 @@ def test_a_version_that_a_server_could_not_load_is_not_waited_for(fleet: Fleet) 
     (op,) = fleet.add_version(2)
     assert op.waits_for
     assert list(op.notes) == ["b could not load it: it has no signatures"]
+    path = str(fleet.base_path)
+    (op,) = fleet.ask(pb.AddModelRequest(model="n", base_path=path))
+    assert list(op.notes) == ["b could not load it: it has no signatures"]
 
 
 def test_a_model_whose_newest_version_crashes_is_not_added(fleet: Fleet) -> None:

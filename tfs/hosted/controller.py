@@ -116,31 +116,33 @@ class Controller:
             _if_generation(asked),
         )
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
-        edit = self._edit(request, owner, until_s)
+        edit, refusal = self._edit(request, owner, until_s)
         done = self._state.commit(edit, named)
         self._nudge()
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
-        if isinstance(request, pb.AddVersionRequest) and edit.notes:
-            until_s = -math.inf  # the server that tried it could not load it
-        reply = _op(named.id, done, edit.notes)
+        notes = edit.notes
+        if refusal:  # there is nothing to wait for
+            until_s, notes = -math.inf, (*notes, refusal)
+        reply = _op(named.id, done, notes)
         self._wait(partial(self._answers, done, reply, until_s, on_op))
 
-    def _edit(self, request: Any, owner: str, until_s: float) -> Edit:
-        """Returns a request's edit, after the version that it brings was probed."""
+    def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, str]:
+        """Returns a request's edit, and why no server can load the version it brings."""
         now = self._state.read()
         edit = self._read(request, now, owner)
         target = version_of(request, now.fleet)
         if self._probes is None or target is None:
-            return edit
+            return edit, ""
         try:
             edit.apply(now.fleet)
         except ServingError:
-            return edit  # it is refused whatever the version is like
+            return edit, ""  # it is refused whatever the version is like
         if self._state.request(request.edit.request_id) is not None:
-            return edit  # that gets the answer it got before
+            return edit, ""  # that gets the answer it got before
         probed = self._probes.run(target, now, until_s - _MARGIN_S)
-        return self._read(request, self._state.read(), owner, probed)
+        edit = self._read(request, self._state.read(), owner, probed)
+        return edit, probed.refusal
 
     def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
         """Says what a request of ``owner`` would do."""

@@ -93,10 +93,16 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
     if len(job.addresses) > job.num_replicas:
         return Waiting("replicas to be drained")
     missing = job.num_replicas - len(seen.answering)
-    if missing <= 0:
-        return Waiting()
-    problem = f": {seen.problem}" if seen.problem else ""
-    return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
+    if missing > 0:
+        problem = f": {seen.problem}" if seen.problem else ""
+        return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
+    for each, placed in state.fleet.packing.items():
+        replicas = state.models_seen.get(each, ModelSighting()).replicas
+        for address in seen.answering if name in placed else ():
+            there = replicas.get(address, ReplicaSighting())
+            if there.primary is None and not there.problem:
+                return Waiting(f"{each} to answer on {address}")
+    return Waiting()
 
 
 def _missing(

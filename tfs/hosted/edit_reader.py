@@ -25,6 +25,7 @@ from tfs.hosted.edits import (
     with_traffic,
 )
 from tfs.hosted.fleet import (
+    Fleet,
     HostedModel,
     Job,
     ModelConfig,
@@ -108,7 +109,7 @@ class EditReader:
                 case pb.SetHintsRequest():
                     return _set_hints(request)
                 case pb.AddJobRequest():
-                    return put_job(self._job(request))
+                    return _put_job(self._job(request), now.fleet)
                 case _:
                     return drain_job(request.job, force=request.force)
         except ServingError as error:
@@ -230,6 +231,23 @@ class EditReader:
             zone=asked.zone,
             is_temp=asked.instance == "temp",
         )
+
+
+def _put_job(job: Job, fleet: Fleet) -> Edit:
+    edit = put_job(job)
+    before, after = fleet.jobs.get(job.name), edit.apply(fleet)
+    if before is None or not job.is_ours or after.jobs[job.name].num_replicas > 1:
+        return edit
+    alone = sorted(each for each, at in fleet.packing.items() if at == (job.name,))
+    same_limits = (before.memory_bytes, before.cpus) == (job.memory_bytes, job.cpus)
+    if same_limits or not alone:
+        return edit
+    note = (
+        f"its one server is started again with the new limits, and {', '.join(alone[:3])}"
+        f"{' and others' * (len(alone) > 3)} answer nobody meanwhile; two servers are "
+        "started again one by one"
+    )
+    return replace(edit, notes=(note,))
 
 
 def _add_version(asked: pb.AddVersionRequest, now: Snapshot, probed: Probed) -> Edit:

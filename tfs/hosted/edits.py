@@ -211,8 +211,7 @@ def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
     why = f"add-version {version} of {name}"
     if probed.crash:
         why += f"; quarantined: {probed.crash}"
-    notes = (probed.note,) if probed.note else ()
-    return Edit(why, apply, name, version=version, notes=notes)
+    return Edit(why, apply, name, version=version)
 
 
 def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -> Edit:

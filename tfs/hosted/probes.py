@@ -55,14 +55,14 @@ class Probed:
         is_sound: Whether it was loaded and called.
         version_bytes: The most memory that it took; 0 if that is not known.
         crash: How it crashed; empty if it did not.
-        note: Why it cannot be loaded; empty if it can.
+        refusal: Why it cannot be loaded; empty if it can.
 
     """
 
     is_sound: bool = False
     version_bytes: int = 0
     crash: str = ""
-    note: str = ""
+    refusal: str = ""
 
 
 UNPROBED: Final = Probed()
@@ -174,7 +174,7 @@ def _read(reply: pb.ProbeResponse, address: str) -> Probed:
         case pb.ProbeResponse.CRASHED:
             return Probed(crash=f"{reply.reason} (on {address})")
         case pb.ProbeResponse.REFUSED:
-            return Probed(note=f"{address} could not load it: {reply.reason}")
+            return Probed(refusal=f"{address} could not load it: {reply.reason}")
     taken = max(reply.load_peak_bytes, reply.work_peak_bytes)
     return Probed(is_sound=True, version_bytes=taken)
 
