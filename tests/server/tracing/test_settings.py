@@ -56,6 +56,7 @@ def test_the_standard_variables_say_what_is_traced(
     [
         ("OTEL_TRACES_EXPORTER", "zipkin"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+        ("OTEL_PROPAGATORS", "b3,baggage"),
         ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
         ("OTEL_TRACES_SAMPLER_ARG", "often"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),

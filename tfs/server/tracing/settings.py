@@ -16,6 +16,7 @@ from tfs.core.errors import InvalidArgument
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 SAMPLER_ARG: Final = "OTEL_TRACES_SAMPLER_ARG"
+PROPAGATORS: Final = "OTEL_PROPAGATORS"
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _OTLP_TRACES: Final = f"{_OTLP}TRACES_"  # counts for more
@@ -23,6 +24,7 @@ _ASKING: Final = (EXPORTER, f"{_OTLP}ENDPOINT", f"{_OTLP_TRACES}ENDPOINT")
 _HTTP: Final = "http/protobuf"
 _URL: Final = r"https?://[^/]+.*"
 _PARENT: Final = "parentbased_"
+_W3C: Final = "tracecontext"
 _SHARES: Final = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
 
 
@@ -84,6 +86,9 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
         return None
     if exporter not in ("otlp", "console"):
         raise _wrong(EXPORTER, exporter, "otlp, console or none")
+    propagators = given.get(PROPAGATORS) or _W3C
+    if _W3C not in propagators:
+        raise _wrong(PROPAGATORS, propagators, _W3C)
     sampler = given.get(SAMPLER) or f"{_PARENT}always_on"
     kind = sampler.removeprefix(_PARENT)
     if kind not in _SHARES:
