@@ -39,3 +39,5 @@ def test_the_page_escapes_what_others_named() -> None:
     assert "http://h:1/v1/models/%3Cb%3E:predict" in page
     assert "<td>any \N{MULTIPLICATION SIGN} 2</td>" in page
     assert "one value" in page
+    assert "No version answers now." not in page
+    assert "No version answers now." in render("docs", view | {"models": []})
