@@ -7,6 +7,7 @@ HTTP has more of: a verb, a path, and answers of any status and content type.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -38,6 +39,17 @@ HTTP_STATUS: Final[Mapping[Code, int]] = {
     Code.UNAUTHENTICATED: 401,
 }
 """TensorFlow Serving's statuses (model_servers/http_rest_api_util.cc)."""
+
+_REFUSED: Final = re.compile(r";\s*q=0(\.0*)?\s*(;|$)", re.IGNORECASE)
+
+
+def accepted(header: str) -> Sequence[str]:
+    """Returns what a header ``Accept`` or ``Accept-Encoding`` takes, in lower case, in order."""
+    return [
+        part.partition(";")[0].strip().lower()
+        for part in header.split(",")
+        if not _REFUSED.search(part)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,13 @@ from typing import Final, Protocol
 
 import httptools
 
+from tfs.core.http_call import accepted
 from tfs.frontends.inflation import Encoding
 
 _CHUNK_OVERHEAD: Final = 8  # bytes of chunk heads for each byte of content
 _LEAST_OVERHEAD: Final = 16 << 10
+_CHUNKED: Final = "chunked"
+_ONCE: Final = ("host", "transfer-encoding")  # llhttp sees to content-length
 
 
 class BadRequestError(Exception):
@@ -97,11 +100,7 @@ class RequestHead:
             self.length = int(length) if length.isdigit() else 0
         encoding = headers.get("content-encoding", "identity").lower()
         self.encoding = _ENCODINGS.get(encoding)
-        self.accepts_gzip = any(
-            part.partition(";")[0].strip().lower() == "gzip"
-            and "q=0" not in part.replace(" ", "").split(";")[1:]
-            for part in headers.get("accept-encoding", "").split(",")
-        )
+        self.accepts_gzip = "gzip" in accepted(headers.get("accept-encoding", ""))
         self.is_plain = (
             self.length is not None
             and self.encoding is Encoding.IDENTITY
@@ -195,6 +194,8 @@ class RequestParser:
         if not self.is_in_head:
             return  # a trailer
         key = name.decode("latin-1").lower()
+        if key in _ONCE and key in self._headers:
+            raise BadRequestError(400, f"Malformed request: two headers {key}")
         self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -204,6 +205,8 @@ class RequestParser:
         parser = self._parser
         if parser.get_method() == b"CONNECT":
             raise BadRequestError(400, "this is no proxy")
+        if self._headers.get("transfer-encoding", _CHUNKED).lower() != _CHUNKED:
+            raise BadRequestError(501, "bodies come in chunks, or with their length")
         if parser.should_upgrade():
             self._without_upgrade = self._head_without_upgrade()
             return

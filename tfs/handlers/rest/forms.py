@@ -18,6 +18,7 @@ from tfs.codec.json.packed import (
 from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict_response import Answerer, PredictReplies, Reply
+from tfs.core.http_call import accepted
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import LARGE_BYTES, Buffer
 from tfs.handlers.request_format import ReplyWriter
@@ -48,11 +49,7 @@ def form_of(content_type: str) -> Form:
 
 def wanted_form(accept: str, sent: Form) -> Form:
     """Returns the form of the answer: the first of ours that is accepted, or as sent."""
-    for part in accept.split(","):
-        form = _FORMS.get(part.partition(";")[0].strip().lower())
-        if form is not None:
-            return form
-    return sent
+    return next((_FORMS[each] for each in accepted(accept) if each in _FORMS), sent)
 
 
 PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
