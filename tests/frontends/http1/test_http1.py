@@ -80,6 +80,14 @@ def test_who_wants_one_answer_gets_one(request_line: bytes) -> None:
     assert b"\r\nConnection: close\r\n" in answer
 
 
+@pytest.mark.parametrize("more", [ONE, b"no request"])
+def test_what_follows_the_last_request_is_not_answered(more: bytes) -> None:
+    """Who says that a request is the last one gets one answer behind it."""
+    with Rig() as rig:
+        answer = rig.ask(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n" + more)
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def test_head_has_the_length_and_no_body() -> None:
     """The length is that which GET would have."""
     with Rig() as rig:
@@ -191,9 +199,18 @@ BAD = {
     "two lengths": (post("Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400),
     "length and chunks": (post(CHUNKED + "Content-Length: 1\r\n", b"0\r\n\r\n"), 400),
     "chunks behind a length": (post("Content-Length: 1\r\n" + CHUNKED, b"a"), 400),
-    "chunks under another name": (post("Transfer-Encoding: xchunked\r\n", b"a"), 400),
+    "chunks under another name": (post("Transfer-Encoding: xchunked\r\n", b"a"), 501),
     "chunks that are not last": (
         post("Transfer-Encoding: chunked, identity\r\n", b"0\r\n\r\n"),
+        400,
+    ),
+    "chunks of something compressed": (
+        post("Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"),
+        501,
+    ),
+    "two hosts": (post("Host: i\r\n"), 400),
+    "codings in two lines": (
+        post("Transfer-Encoding: gzip\r\n" + CHUNKED, b"0\r\n\r\n"),
         400,
     ),
     "chunks twice": (post(CHUNKED + CHUNKED, b"0\r\n\r\n"), 400),

@@ -208,6 +208,8 @@ class HttpSession:
 
     def _refuse(self, error: BadRequestError) -> None:
         """Answers what is no request, behind all that came before, and hangs up."""
+        if self._is_last:
+            return  # nothing is read behind the last request
         self._is_last = self._has_ended = True
         call, self._incoming = self._incoming, None
         if call is None:
