@@ -72,7 +72,6 @@ QUICK = profile(0.01, 2.0, 100e-6)
     ("options", "backend"),
     [
         (PlacementOptions(device="cuda:1"), Backend.INLINE),
-        (PlacementOptions(process_available=False), Backend.INLINE),
         (PlacementOptions(isolation_required=True), Backend.PROCESS),
         (PlacementOptions(isolation_required=True, device="cuda"), Backend.PROCESS),
         (
@@ -96,11 +95,9 @@ def test_options_and_host_come_before_measurements(
 @pytest.mark.parametrize(
     "options",
     [
-        PlacementOptions(isolation_required=True, process_available=False),
         PlacementOptions(isolation_required=True, backend=Backend.INLINE),
         PlacementOptions(isolation_required=True, backend=Backend.DLMOPEN),
         PlacementOptions(device="cuda", backend=Backend.DLMOPEN),
-        PlacementOptions(backend=Backend.PROCESS, process_available=False),
     ],
 )
 def test_what_cannot_be_had_is_refused(options: PlacementOptions) -> None:
@@ -115,7 +112,6 @@ def test_what_cannot_be_had_is_refused(options: PlacementOptions) -> None:
         (AUTO, Backend.PROCESS),
         (PlacementOptions(device="cuda"), Backend.PROCESS),
         (PlacementOptions(backend=Backend.INLINE), Backend.INLINE),
-        (PlacementOptions(process_available=False), Backend.INLINE),
     ],
 )
 @pytest.mark.parametrize("concurrency", [1, 4])

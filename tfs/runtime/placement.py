@@ -41,21 +41,19 @@ class Backend(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """What was asked for and what this host offers. Immutable.
+    """What was asked for. Immutable.
 
     Attributes:
-        backend: AUTO decides by measurements; any other is used if this host has it.
+        backend: AUTO decides by measurements; any other is used.
         isolation_required: Whether the version must run in a process, because only that
             contains whatever the model does.
         device: Where the model computes.
-        process_available: Whether this host has the process backend.
 
     """
 
     backend: Backend = Backend.AUTO
     isolation_required: bool = False
     device: str = "cpu"
-    process_available: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,14 @@ def place(
     """Returns where a version runs; never AUTO.
 
     Args:
-        options: What was asked for and what the host offers.
+        options: What was asked for.
         profile: What was measured; None for nothing yet.
         concurrency: How many requests at a time the version takes in one interpreter.
         why_apart: Why its code must not run in the server process, as read off its
             files; "" if it may.
 
     Raises:
-        FailedPrecondition: This host does not offer what was asked for.
+        FailedPrecondition: What was asked for does not go together.
 
     """
     if options.isolation_required:
@@ -91,22 +89,15 @@ def place(
                 f"isolation is required, and backend {options.backend.value!r} isolates "
                 "nothing; use process, or drop one of the two"
             )
-        if not options.process_available:
-            raise FailedPrecondition(
-                "isolation is required, and this host has no process backend; serve it on "
-                "Linux with memfd, pidfd and eventfd, or without isolation"
-            )
         return Placement(Backend.PROCESS, "isolation is required")
     if options.backend is not Backend.AUTO:
         return _asked_for(options)
-    if why_apart and options.process_available:
+    if why_apart:
         return Placement(Backend.PROCESS, why_apart)
     if options.device != "cpu":
         return Placement(
             Backend.INLINE, f"device {options.device}: one context for all"
         )
-    if not options.process_available:
-        return Placement(Backend.INLINE, "this host has no process backend")
     if profile is None:
         return Placement(Backend.PROCESS, "not measured yet")
     return _by_profile(profile, concurrency)
@@ -118,11 +109,6 @@ def _asked_for(options: PlacementOptions) -> Placement:
         raise FailedPrecondition(
             f"backend 'dlmopen' computes on the CPU only, not on {options.device}; use "
             "inline or process"
-        )
-    if backend is Backend.PROCESS and not options.process_available:
-        raise FailedPrecondition(
-            "backend 'process' is asked for, and this host does not have it; serve the "
-            "model on Linux with memfd, pidfd and eventfd, or by another backend"
         )
     return Placement(backend, "asked for")
 

@@ -46,8 +46,8 @@ class LoadContext:
         intra_op_threads: Threads one call may use inside torch.
         profiler: Measures versions after their load, from which estimates learn; None
             measures nothing.
-        placement: The placement asked for, and what the host offers; None has a version
-            run where it is loaded first.
+        placement: The placement asked for; None has a version run where it is loaded
+            first.
         batch: Puts batch queues in front of a version.
         gates_examples: Whether the load of a version that fails on its own example, or
             ends its process at every call of a signature, fails if another one answers.

@@ -304,12 +304,8 @@ class VersionLoader:
         version.placement = Placement(backend, why)
         version.put_in_front(front)
         options = context.placement
-        if (
-            backend is Backend.FRONT
-            and options is not None
-            and options.backend is Backend.AUTO
-            and options.process_available
-        ):
+        is_by_times = options is not None and options.backend is Backend.AUTO
+        if backend is Backend.FRONT and is_by_times:
             context.on_front(version.id, self._leave_front)
         note = f"runs in {backend.value}: {why}"
         log.info("event=placed servable=%s note=%r", version.id.slashed, note)

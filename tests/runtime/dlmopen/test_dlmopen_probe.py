@@ -35,12 +35,6 @@ def answer(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
 
 
-def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Private Pythons need link namespaces, which only Linux has."""
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert "needs Linux" in dlmopen_probe.refusal(1)
-
-
 @pytest.mark.parametrize(
     ("libc", "words"),
     [
@@ -53,14 +47,12 @@ def test_another_c_library_is_refused(
     monkeypatch: pytest.MonkeyPatch, libc: tuple[str, str], words: str
 ) -> None:
     """musl has no link namespaces; older glibc keeps its threads elsewhere."""
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
     assert words in dlmopen_probe.refusal(1)
 
 
 def test_a_static_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without libpython there is nothing to load again; the reason says what to do."""
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(dlmopen_probe, "find_libpython", lambda: None)
     with pytest.raises(FailedPrecondition, match=r"no shared libpython.*--enable-shar"):

@@ -146,7 +146,7 @@ def _loads_at_start(options: ServerOptions) -> bool:
 
         if awaits_fleet(options):
             return False
-    return options.loads_in_processes and ZygoteProcess.is_available()
+    return options.loads_in_processes
 
 
 _KEPT: Final = frozenset(

@@ -84,10 +84,6 @@ def _refusal(num_interpreters: int) -> str:
 
 def lacking() -> str:
     """Returns what is known to be missing without trying; "" if nothing is."""
-    if sys.platform != "linux":
-        return f"it needs Linux, this is {sys.platform}; use inline"
-    if sys.implementation.name != "cpython":
-        return f"it needs CPython, this is {sys.implementation.name}; use process"
     libc, version = platform.libc_ver()
     if libc != "glibc":
         return f"it needs glibc, this C library is {libc or 'another'}; use process"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import sys
 import weakref
 from collections.abc import Callable
 
@@ -23,16 +22,12 @@ from tfs.core.tensor_view import Buffer
 
 ADD_SEALS = 1033  # fcntl.FADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
-_FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
 _CALL_BYTES = 1 << 30
 
 
 class SealedFile:
-    """Bytes in a sealed memfd. Thread-safe; owns its descriptor.
-
-    If the system has no memfd, the file itself is mapped.
-    """
+    """Bytes in a sealed memfd. Thread-safe; owns its descriptor."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
@@ -47,8 +42,6 @@ class SealedFile:
 
         """
         source_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if not hasattr(os, "memfd_create"):
-            return cls.adopt(source_fd)
         try:
             fd = new_memfd(os.path.basename(path))
             try:
@@ -79,7 +72,7 @@ class SealedFile:
     @property
     def path(self) -> str:
         """A path under which this process can open the bytes until ``close``."""
-        return f"{_FD_FOLDER}/{self.fd}"
+        return f"/proc/self/fd/{self.fd}"
 
     def map(self, on_map: Callable[[int], None] | None = None) -> mmap.mmap:
         """Maps the bytes privately, writable; they are unmapped with the last view.

@@ -145,11 +145,6 @@ class ProcessBackend:
         self._pools: list[ProcessPool] = []
         self._num_made = 0
 
-    @staticmethod
-    def is_available() -> bool:
-        """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return ZygoteProcess.is_available()
-
     def prepare(self) -> None:
         """Has a zygote start for the first process; returns at once."""
         self._loop.post(self._zygote.prepare)

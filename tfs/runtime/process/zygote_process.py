@@ -25,7 +25,6 @@ from typing import ClassVar, Final
 
 import tfs
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.zygote import process_tree
 
 _MALLOC: Final = {
     # Without these settings, models of MobileNet's size cause hundreds of page faults per
@@ -152,13 +151,6 @@ class ZygoteProcess:
             self.channel.close()
             self._theirs.close()
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
-
-    @staticmethod
-    def is_available() -> bool:
-        """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return process_tree.is_possible() and all(
-            hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
-        )
 
     def on_end(self, fn: Callable[[str], None]) -> None:
         """Calls ``fn`` once with why it ended: on another thread, or now if it has ended."""

@@ -45,8 +45,7 @@ class Interpreters:
         options: How many there are, and how they run.
         on_slow: Called on the loop when a front model took too long.
         on_quarantine: Called on the loop when a version crashed once too often.
-        zygote: A zygote process that runs already, for a server with the process
-            backend; None starts one when it is needed.
+        zygote: A zygote process that runs already; None starts one when it is needed.
         is_urgent: Whether loads need not make way for what serves.
         traffic: The requests for which loads make way.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
@@ -78,21 +77,19 @@ class Interpreters:
         self.num = self.num_private = options.num_interpreters or num_processors()
         if not options.num_interpreters:
             self.num_private = min(self.num, dlmopen_probe.most_interpreters())
-        self._processes: ProcessBackend | None = None
-        if ProcessBackend.is_available():
-            self._processes = ProcessBackend(
-                loop,
-                ProcessOptions(
-                    worker=worker_options(options),
-                    max_queued=_MAX_QUEUED,
-                    call_timeout_s=self._call_timeout_s,
-                    on_quarantine=on_quarantine,
-                    is_urgent=is_urgent,
-                    traffic=traffic,
-                    executor=executor or InlineExecutor(),
-                ),
-                zygote,
-            )
+        self._processes = ProcessBackend(
+            loop,
+            ProcessOptions(
+                worker=worker_options(options),
+                max_queued=_MAX_QUEUED,
+                call_timeout_s=self._call_timeout_s,
+                on_quarantine=on_quarantine,
+                is_urgent=is_urgent,
+                traffic=traffic,
+                executor=executor or InlineExecutor(),
+            ),
+            zygote,
+        )
         # Held while torch is imported, by a load thread or the main thread: others that
         # want torch wait for it. Leaf.
         self._importing = threading.Lock()
@@ -106,11 +103,6 @@ class Interpreters:
         self._turns: Iterator[InlineInterpreter] = iter(())
         self._has_imported = False
         self._closed = False
-
-    @property
-    def has_processes(self) -> bool:
-        """Whether this host has the process backend."""
-        return self._processes is not None
 
     def of(
         self,
@@ -136,7 +128,7 @@ class Interpreters:
         with self._lock:
             if self._closed:
                 raise FailedPrecondition("the interpreters are closed")
-            if backend is Backend.PROCESS and self._processes is not None:
+            if backend is Backend.PROCESS:
                 return self._processes.pool(num_processes or self.num, may_grow)
             found: Interpreter | None = None
             if backend is Backend.DLMOPEN and self._private is not None:
@@ -151,8 +143,7 @@ class Interpreters:
 
     def prepare_processes(self) -> None:
         """Has a zygote start for the first process; returns at once."""
-        if self._processes is not None:
-            self._processes.prepare()
+        self._processes.prepare()
 
     def prepare(self) -> None:
         """Imports torch for models in this process; blocks for a second the first time.

@@ -117,10 +117,7 @@ class ModelPlacer:
             ProbeOptions(options.load_probe_budget_s),
             clock=loop.clock,
         )
-        self._placement = PlacementOptions(
-            options.interpreter_backend,
-            process_available=self._interpreters.has_processes,
-        )
+        self._placement = PlacementOptions(options.interpreter_backend)
         self._context = LoadContext(
             self._interpreter,
             intra_op_threads=options.intra_op_threads,

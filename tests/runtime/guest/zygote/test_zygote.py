@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 import random
 
+import pytest
 import torch
 
 from tfs.runtime.guest.own_process import seed_random
+from tfs.runtime.guest.zygote.process_tree import clone_parent
+
+
+def test_a_machine_whose_system_call_is_not_known_forks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another machine's number would be another call; who asks is told the machine."""
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
+    with pytest.raises(OSError, match="s390x"):
+        clone_parent()
 
 
 def test_each_fork_has_random_numbers_of_its_own() -> None:

@@ -31,7 +31,6 @@ import os
 import platform
 import select
 import signal
-import sys
 import threading
 from typing import Final
 
@@ -45,11 +44,6 @@ _CLONE_CHILD_SETTID: Final = 0x01000000
 _PR_GET_TID_ADDRESS: Final = 40
 
 
-def is_possible() -> bool:
-    """Whether this machine's number of the system call is known."""
-    return sys.platform == "linux" and platform.machine() in _CLONE
-
-
 def clone_parent() -> tuple[int, int]:
     """Forks a child of this process's parent. The caller must have a single thread.
 
@@ -61,6 +55,8 @@ def clone_parent() -> tuple[int, int]:
         OSError: The system does not fork; nothing happened.
 
     """
+    if platform.machine() not in _CLONE:
+        raise OSError(errno.ENOSYS, f"nobody has tried it on {platform.machine()}")
     # Neither of them releases Python's lock, so the copy holds it as well.
     libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
     ctypes.set_errno(0)
