@@ -9,7 +9,7 @@ import torch
 from tests.models.served import Scale
 from tfs.codec.tfrecord import frame
 from tfs.export import Packaging, save
-from tfs.export.publish import Extras
+from tfs.export.publish import write_beside
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
@@ -32,7 +32,7 @@ def write_requests(path: Path, num: int = 3, width: int = 2) -> str:
 def write_statistics(folder: Path, values: list[float]) -> None:
     """Writes the figures of the input x of a version, as the exporter does."""
     folder.mkdir(parents=True, exist_ok=True)
-    Extras(statistics={"x": values}).write(str(folder))
+    write_beside(str(folder), None, Packaging(statistics={"x": values}))
 
 
 def save_for(base_path: Path, values: list[float], factor: float = 1.0) -> None:

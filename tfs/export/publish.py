@@ -7,13 +7,12 @@ import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import ExampleSlot, Signature
@@ -28,61 +27,33 @@ from tfs.core.version_directory import (
     read_manifest,
 )
 from tfs.export.checking.export_check import check_version
+from tfs.export.packaging.packaging import Packaging
 from tfs.export.signatures.signature import Derived
 from tfs.export.values import view_of
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What an author may put beside any payload. Immutable.
+def write_beside(
+    folder: str, assets: str | os.PathLike[str] | None, packaging: Packaging
+) -> None:
+    """Writes into a version that is being filled what may stand beside any payload.
 
-    Attributes:
-        assets: A folder to copy to ``assets/``.
-        batching_parameters: Text of a BatchingParameters message.
-        statistics: By input, values to keep the figures of.
+    Raises:
+        InvalidArgument: The assets are no folder.
 
     """
-
-    assets: str | os.PathLike[str] | None = None
-    batching_parameters: str | None = None
-    statistics: Mapping[str, ArrayLike] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.assets is not None and not os.path.isdir(self.assets):
-            raise InvalidArgument(f"assets must be a folder: {self.assets}")
-        if self.batching_parameters is not None:
-            _check_batching_parameters(self.batching_parameters)
-
-    def write(self, folder: str) -> None:
-        """Writes them into a version that is being filled."""
-        if self.assets is not None:
-            shutil.copytree(self.assets, os.path.join(folder, "assets"))
-        if self.batching_parameters is not None:
-            Path(folder, BATCHING_PARAMETERS).write_text(
-                self.batching_parameters, encoding="utf-8"
-            )
-        if self.statistics:
-            found = {
-                name: describe(np.asarray(values).ravel().tolist())
-                for name, values in self.statistics.items()
-            }
-            Path(folder, STATISTICS).write_text(to_json(found), encoding="utf-8")
-
-
-def _check_batching_parameters(text: str) -> None:
-    # Imported here and not above, because interpreters import the exporter and must not
-    # depend on RPC messages.
-    from tfs.proto._text_form import ParseError, read_text
-    from tfs.proto.tensorflow_serving.servables.tensorflow import (
-        session_bundle_config_pb2,
-    )
-
-    try:
-        read_text(text, session_bundle_config_pb2.BatchingParameters())
-    except ParseError as error:
-        raise InvalidArgument(
-            f"batching_parameters are no BatchingParameters message: {error}"
-        ) from error
+    if assets is not None:
+        if not os.path.isdir(assets):
+            raise InvalidArgument(f"assets must be a folder: {assets}")
+        shutil.copytree(assets, os.path.join(folder, "assets"))
+    if packaging.batching_parameters is not None:
+        text = packaging.batching_parameters
+        Path(folder, BATCHING_PARAMETERS).write_text(text, encoding="utf-8")
+    if packaging.statistics:
+        found = {
+            name: describe(np.asarray(values).ravel().tolist())
+            for name, values in packaging.statistics.items()
+        }
+        Path(folder, STATISTICS).write_text(to_json(found), encoding="utf-8")
 
 
 def publish(base_path: str, version: int | None, fill: Callable[[str], object]) -> str:

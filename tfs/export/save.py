@@ -24,7 +24,7 @@ from tfs.export.checking.export_check import (
 )
 from tfs.export.packaging.package import RESOURCE, package_of, write_archive
 from tfs.export.packaging.packaging import Packaging, readable
-from tfs.export.publish import Extras, place_examples, producer, publish
+from tfs.export.publish import place_examples, producer, publish, write_beside
 from tfs.export.signatures.derive import derive
 from tfs.export.signatures.module_calls import OF_PROGRAMS, evaluation, outputs_of
 from tfs.export.signatures.signature import Derived, ExampleInputs, Signature
@@ -227,7 +227,6 @@ def _saved(
         )
     if packaging.concurrency != 1 and platform != "torch_package":
         raise InvalidArgument(f"a {platform} runs one request at a time")
-    extras = Extras(assets, packaging.batching_parameters, packaging.statistics)
     prepare_checks()
     with (
         evaluation(without_parallelism(module)) as given,
@@ -240,7 +239,7 @@ def _saved(
             final = publish(
                 base_path,
                 version,
-                lambda folder: _fill(folder, described, platform, extras),
+                lambda folder: _fill(folder, described, platform, assets),
             )
     log.info("event=version_exported path=%s platform=%s", final, platform)
     return final
@@ -269,12 +268,15 @@ def _derived(
 
 
 def _fill(
-    folder: str, described: DescribedModule, platform: str, extras: Extras
+    folder: str,
+    described: DescribedModule,
+    platform: str,
+    assets: str | os.PathLike[str] | None,
 ) -> None:
     entry = _WRITERS[platform](folder, described)
     signatures, examples = place_examples(described.derived)
     Path(folder, EXAMPLES).write_bytes(examples)
-    extras.write(folder)
+    write_beside(folder, assets, described.packaging)
     served_by = next(name for name, of in LAYOUTS.items() if platform in of.saved_as)
     commit(folder, served_by, signatures, entry, producer())
     is_exact = platform == "torch_package"  # the same kernels run

@@ -23,7 +23,7 @@ from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.checking.export_check import check_version
 from tfs.export.packaging.own_modules import imported_from, write_own_modules
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.publish import Extras, place_examples, producer, publish
+from tfs.export.publish import place_examples, producer, publish, write_beside
 from tfs.export.signatures.signature import Derived
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.runtime.guest.model_source import concurrency_of
@@ -164,7 +164,6 @@ def save_python(
         raise InvalidArgument(f"no such file: {place}")
     found, entry = _described(place, class_name, signatures, methods)
     packaging = packaging or Packaging()
-    extras = Extras(assets, packaging.batching_parameters, packaging.statistics)
     example = _example(example_inputs, found)
 
     def fill(folder: str) -> None:
@@ -172,7 +171,7 @@ def save_python(
         write_own_modules(place, folder, packaging)
         if weights is not None:
             write_weights(weights, folder)
-        extras.write(folder)
+        write_beside(folder, assets, packaging)
         placed = dict(found)
         if example:
             derived = Derived(found[DEFAULT_SIGNATURE], example, {})

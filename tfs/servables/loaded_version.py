@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
@@ -18,7 +17,6 @@ from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.placement import Placement
-from tfs.runtime.process.process_model import ProcessModel
 from tfs.servables.joining.batched import BatchedServable
 
 log = logging.getLogger(__name__)
@@ -228,27 +226,3 @@ def _drain(queues: BatchedServable) -> None:
     queues.close(drained.set)
     if not drained.wait(_DRAIN_S):
         log.warning("event=queues_not_drained servable=%s", queues.id.slashed)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelProcesses:
-    """The processes that run a version. Immutable.
-
-    Attributes:
-        pids: Processes that run now. One that has just died is missing until it is
-            back.
-        num_deaths: How often a process died.
-        last_death: How the last one died; "" before the first.
-
-    """
-
-    pids: tuple[int, ...]
-    num_deaths: int = 0
-    last_death: str = ""
-
-
-def processes_of(model: InterpreterModel) -> ModelProcesses | None:
-    """Returns the processes that run a model; None if it runs in this one."""
-    if not isinstance(model, ProcessModel):
-        return None
-    return ModelProcesses(tuple(model.pids), model.num_deaths, model.last_death)

@@ -66,6 +66,8 @@ class Packaging:
         for rule in ("intern", "mock"):
             for glob in getattr(self, rule):
                 _refuse_always_extern(rule, glob)
+        if self.batching_parameters is not None:
+            _check_batching_parameters(self.batching_parameters)
 
     def with_rules(self, more: Packaging) -> Packaging:
         """Returns these decisions with the rules for modules of ``more`` as well."""
@@ -86,6 +88,22 @@ def _refuse_always_extern(rule: str, glob: str) -> None:
             "always, because a server runs on them itself. Leave the rule out; what "
             "only training needs of them can be imported where it is used"
         )
+
+
+def _check_batching_parameters(text: str) -> None:
+    # Imported here and not above, because interpreters import the exporter and must not
+    # depend on RPC messages.
+    from tfs.proto._text_form import ParseError, read_text
+    from tfs.proto.tensorflow_serving.servables.tensorflow import (
+        session_bundle_config_pb2,
+    )
+
+    try:
+        read_text(text, session_bundle_config_pb2.BatchingParameters())
+    except ParseError as error:
+        raise InvalidArgument(
+            f"batching_parameters are no BatchingParameters message: {error}"
+        ) from error
 
 
 NAME = "torch_package_importer"

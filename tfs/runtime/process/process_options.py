@@ -17,20 +17,6 @@ from tfs.runtime.process.crash_policy import (
 )
 
 
-def _never() -> bool:
-    """Returns False: loads give way as usual."""
-    return False
-
-
-def _no_traffic() -> Traffic:
-    """Returns NONE: nobody has requests for which a load should make way."""
-    return Traffic.NONE
-
-
-def _ignore_quarantine(servable: ServableId, reason: str) -> None:
-    """Does nothing, in place of a callback that nobody has set."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """Immutable.
@@ -70,9 +56,9 @@ class ProcessOptions:
     refused_processes: KernelCount = field(
         default_factory=lambda: KernelCount(num_refused_processes)
     )
-    on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
-    is_urgent: Callable[[], bool] = _never
-    traffic: Callable[[], Traffic] = _no_traffic
+    on_quarantine: Callable[[ServableId, str], None] = lambda _servable, _reason: None
+    is_urgent: Callable[[], bool] = lambda: False
+    traffic: Callable[[], Traffic] = lambda: Traffic.NONE
     executor: Executor = field(default_factory=InlineExecutor)
 
     def __post_init__(self) -> None:

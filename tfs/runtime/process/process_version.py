@@ -175,7 +175,9 @@ class ProcessVersion:
             on_reply(reply)
 
         is_urgent = self.num_deaths > 0 or self._options.is_urgent()
-        process.load(source, self._files, take, background=not is_urgent)
+        files = self._files
+        fields = {"source": source, "files": list(files.files)}
+        process.send("load", fields, files.fds, take, background=not is_urgent)
 
     def _note_load(self, fields: Mapping[str, object]) -> None:
         """Records what a load took and changed, as far as the worker tells."""

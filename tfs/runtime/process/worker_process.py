@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,16 +18,15 @@ from tfs.core.loop.pacing import Traffic
 from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.system.thread_priority import LOWEST
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import SHOW_STACKS
 from tfs.runtime.guest.slab import HOST_TRAFFIC, STARTED, WORD_BYTES, Slab
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote import Forked
 
 _MOST_REPLIES: Final = 1024  # further replies are read the next time
 
 
+@dataclass(slots=True)
 class WorkerReply:
     """A worker's answer. Confined to the loop.
 
@@ -37,14 +37,9 @@ class WorkerReply:
 
     """
 
-    __slots__ = ("fds", "fields", "payload")
-
-    def __init__(
-        self, fields: Mapping[str, object], payload: bytes, fds: list[int]
-    ) -> None:
-        self.fields = fields
-        self.payload = payload
-        self.fds = fds
+    fields: Mapping[str, object]
+    payload: bytes
+    fds: list[int]
 
     def error(self) -> ServingError | None:
         """Returns the error that it carries; None if all went well."""
@@ -247,18 +242,6 @@ class WorkerProcess:
         except OSError as error:
             # The request is answered when the worker's end is noticed.
             self._on_broken(f"was ended: it takes no requests ({error.strerror})")
-
-    def load(
-        self,
-        source: ModelSource,
-        files: VersionFiles,
-        on_reply: OnReply,
-        *,
-        background: bool,
-    ) -> None:
-        """Has the process load a version from its files."""
-        fields = {"source": source, "files": list(files.files)}
-        self.send("load", fields, files.fds, on_reply, background=background)
 
     def ignore(self) -> None:
         """Reads no more of what it says; its end is still noticed."""

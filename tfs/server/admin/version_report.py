@@ -23,8 +23,9 @@ from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.layered.auto import AutoStatus
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.servables.joining.batched import BatchedServable, QueueReport
-from tfs.servables.loaded_version import LoadedVersion, processes_of
+from tfs.servables.loaded_version import LoadedVersion
 from tfs.server.config.waiting import fill_error
 from tfs.server.system.processes import started_s
 
@@ -134,14 +135,13 @@ def _fill_placement(report: pb.PlacementReport, servable: LoadedVersion) -> None
     if model is None:
         return
     report.intra_op_threads = model.source.intra_op_threads
-    processes = processes_of(model)
-    if processes is None:
+    if not isinstance(model, ProcessModel):
         report.interpreters.add()
         return
-    for pid in processes.pids:
+    for pid in model.pids:
         report.interpreters.add(pid=pid, since_s=started_s(pid) or 0.0)
-    report.num_crashes = processes.num_deaths
-    report.last_crash = processes.last_death
+    report.num_crashes = model.num_deaths
+    report.last_crash = model.last_death
 
 
 def _fill_measured(report: pb.VersionReport, servable: LoadedVersion) -> None:

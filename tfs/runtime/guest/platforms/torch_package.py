@@ -27,9 +27,7 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch.package._mangling import demangle
@@ -73,7 +71,7 @@ class PackagedFile(zipfile.Path):
 def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
     """Returns ``importlib.resources`` and ``pkgutil`` for an archive's code.
 
-    For the files of other packages they do the same as Python's own.
+    Replaced are ``files``, ``read_text`` and ``get_data``. For the files of other packages they do the same as Python's own.
     """
     top = next(PackagedFile(importer.zip_reader.zip_file()).iterdir())
 
@@ -87,25 +85,8 @@ def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
     def read_text(
         package: object, resource: str, encoding: str = "utf-8", errors: str = "strict"
     ) -> str:
-        return read_binary(package, resource).decode(encoding, errors)
-
-    def read_binary(package: object, resource: str) -> bytes:
         content: bytes = files(package).joinpath(resource).read_bytes()
-        return content
-
-    def open_text(
-        package: object, resource: str, encoding: str = "utf-8", errors: str = "strict"
-    ) -> IO[str]:
-        return io.StringIO(read_text(package, resource, encoding, errors))
-
-    def open_binary(package: object, resource: str) -> IO[bytes]:
-        return io.BytesIO(read_binary(package, resource))
-
-    def path(package: object, resource: str) -> AbstractContextManager[Path]:
-        return importlib.resources.as_file(files(package).joinpath(resource))
-
-    def is_resource(package: object, name: str) -> bool:
-        return bool(files(package).joinpath(name).is_file())
+        return content.decode(encoding, errors)
 
     def get_data(package: str, resource: str) -> bytes | None:
         folder = _folder_of(top, package)
@@ -115,12 +96,9 @@ def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
         return folder.joinpath(resource).read_bytes()
 
     return (
-        _replaced(
-            importlib.resources,
-            files, read_text, read_binary, open_text, open_binary, path, is_resource,
-        ),
+        _replaced(importlib.resources, files, read_text),
         _replaced(pkgutil, get_data),
-    )  # fmt: skip
+    )
 
 
 def _folder_of(top: zipfile.Path, anchor: object) -> zipfile.Path | None:
@@ -275,12 +253,7 @@ def _importlib_of(importer: PackageImporter) -> types.ModuleType:
                 name=plain,
             ) from error
 
-    module = types.ModuleType("importlib", importlib.__doc__)
-    vars(module).update(
-        {k: v for k, v in vars(importlib).items() if k not in vars(module)}
-    )
-    vars(module)["import_module"] = import_module
-    return module
+    return _replaced(importlib, import_module)
 
 
 class _Unpickler(pickle.Unpickler):
