@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -48,15 +48,20 @@ class DescribedModel:
         version: Which version was looked at.
         signatures: By key.
         examples: Inputs that it takes, by signature.
-        path: Of its REST API: with the version or label, if one was asked for.
+        suffix: Of its path: the version or label, if one was asked for.
 
     """
 
     name: str
     version: int
     signatures: Mapping[str, Signature]
-    examples: Mapping[str, Tensors] = field(default_factory=dict)
-    path: str = ""
+    examples: Mapping[str, Tensors]
+    suffix: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it is in the REST API."""
+        return f"/v1/models/{quote(self.name, safe='')}{self.suffix}"
 
 
 def openapi_document(
@@ -170,8 +175,7 @@ def _feature_values(name: str, view: Any) -> Any:
 
 
 def _paths_of(model: DescribedModel) -> Mapping[str, Any]:
-    base = model.path or f"/v1/models/{quote(model.name, safe='')}"
-    tag = model.name
+    base, tag = model.path, model.name
     paths: dict[str, Any] = {}
     by_method: dict[str, dict[str, Signature]] = {}
     for name, signature in model.signatures.items():
@@ -242,19 +246,19 @@ def _predict_bodies(key: Schema, signature: Signature) -> list[Schema]:
 
 
 def _predict_answers(signature: Signature) -> list[Schema]:
-    outputs = signature.outputs
-    columns = _object_schema(
-        {name: _tensor_schema(spec) for name, spec in outputs.items()}, list(outputs)
-    )
-    row = _object_schema(
-        {name: _tensor_schema(spec, 1) for name, spec in outputs.items()}, list(outputs)
-    )
-    if len(outputs) == 1:
-        (spec,) = outputs.values()
-        columns, row = _tensor_schema(spec), _tensor_schema(spec, 1)
-    answers = [_body({}, OUTPUTS, columns)]
+    def schema(skipped: int) -> Schema:
+        by_name = {
+            name: _tensor_schema(spec, skipped)
+            for name, spec in signature.outputs.items()
+        }
+        if len(by_name) == 1:
+            return next(iter(by_name.values()))
+        return _object_schema(by_name, list(by_name))
+
+    answers = [_body({}, OUTPUTS, schema(0))]
     if signature.batched:
-        answers.append(_body({}, PREDICTIONS, {"type": "array", "items": row}))
+        rows = {"type": "array", "items": schema(1)}
+        answers.append(_body({}, PREDICTIONS, rows))
     return answers
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs
 
 from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
@@ -170,7 +170,7 @@ class Views:
             "why": _why(running, report, primary),
             "problems": problems_of(report),
             "canary": report.canary if report.HasField("canary") else None,
-            "forms": self._forms(name, primary) if has_form else (),
+            "forms": self._forms(name) if has_form else (),
             "events": self._events.latest(name),
             "override": running.overrides.get(name),
             "config": "" if message is None else str(message).rstrip(),
@@ -196,8 +196,7 @@ class Views:
         models = []
         for each in [name] if name else paged["names"][:_MAX_DESCRIBED]:
             with contextlib.suppress(ServingError):  # it does not answer
-                primary = self._core.served.primary(each)
-                models.append(self._described(ModelSpec(each, primary)))
+                models.append(self._described(ModelSpec(each)))
         return {
             **self._head(is_operator),
             **paged,
@@ -232,13 +231,11 @@ class Views:
             "problems": problems_of(report),
         }
 
-    def _forms(self, name: str, primary: int | None) -> Sequence[View]:
+    def _forms(self, name: str) -> Sequence[View]:
         """Returns the example requests of the version that answers, by signature."""
-        if primary is None:
-            return ()
         try:
-            model = self._described(ModelSpec(name, primary))
-        except ServingError:  # it is being unloaded
+            model = self._described(ModelSpec(name))
+        except ServingError:  # none does
             return ()
         forms = []
         for key in sorted(
@@ -271,7 +268,6 @@ def page_view(names: Sequence[str], page: int, rows: int = ROWS) -> View:
 
 def described_view(model: DescribedModel, address: str) -> View:
     """Returns a model's signatures, with lines that ask them to be pasted."""
-    path = f"/v1/models/{quote(model.name, safe='')}"
     signatures = []
     for key, signature in model.signatures.items():
         inputs, lines = model.examples.get(key, {}), []
@@ -279,10 +275,10 @@ def described_view(model: DescribedModel, address: str) -> View:
             body = request_example(method, key, signature, inputs)
             if body is not None:
                 data = shlex.quote(dump(body).decode())
-                url = shlex.quote(f"{address}{path}:{method}")
+                url = shlex.quote(f"{address}{model.path}:{method}")
                 lines.append(f"curl -d {data} {url}")
         signatures.append({"name": key, "of": signature, "lines": lines})
-    return {"model": model, "path": path, "signatures": signatures}
+    return {"model": model, "path": model.path, "signatures": signatures}
 
 
 def _why(running: RunningConfig, report: pb.ModelReport, primary: int | None) -> str:

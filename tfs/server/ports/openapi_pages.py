@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
@@ -69,15 +70,8 @@ class OpenApiPages:
     def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
         for name in names:
             yield_to_requests()
-            primary = self._core.served.primary(name)
-            if primary is not None:
-                try:
-                    model = self.model(ModelSpec(name, primary))
-                except ServingError:  # it is being unloaded
-                    continue
-                yield DescribedModel(
-                    name, model.version, model.signatures, model.examples
-                )
+            with suppress(ServingError):  # it does not answer now
+                yield self.model(ModelSpec(name))
 
     def model(self, asked: ModelSpec) -> DescribedModel:
         """Returns a version, with an example of each of its signatures.
@@ -86,15 +80,12 @@ class OpenApiPages:
             ServingError: It does not answer.
 
         """
-        name = asked.name
-        version, path = asked.version, f"/v1/models/{quote(name, safe='')}"
+        name, suffix = asked.name, ""
         if asked.version_label:
-            path += f"/labels/{quote(asked.version_label, safe='')}"
-        elif version is not None:
-            path += f"/versions/{version}"
-        else:
-            version = self._core.served.primary(name)
-        handle = self._core.served.look_at(name, version, asked.version_label)
+            suffix = f"/labels/{quote(asked.version_label, safe='')}"
+        elif asked.version is not None:
+            suffix = f"/versions/{asked.version}"
+        handle = self._core.served.look_at(name, asked.version, asked.version_label)
         try:
             signatures = dict(handle.servable.signatures)
             version = handle.id.version
@@ -109,4 +100,4 @@ class OpenApiPages:
             key: ProbeInputs.of(folder, signature).batch(1)
             for key, signature in signatures.items()
         }
-        return DescribedModel(name, version, signatures, examples, path)
+        return DescribedModel(name, version, signatures, examples, suffix)
