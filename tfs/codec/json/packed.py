@@ -96,22 +96,9 @@ def write_msgpack(tensors: Mapping[str, TensorView], key: str = OUTPUTS) -> byte
     return document
 
 
-def write_msgpacks(
-    name: str, view: TensorView, num_rows: int, num_replies: int
-) -> list[bytes] | None:
-    """Returns equal parts of the only output, each as a reply; None for strings.
-
-    For parts that are worth a copy.
-    """
-    if view.dtype is STRING or not view.shape:
-        return None
-    head = _msgpack_head(name, view.dtype, (num_rows, *view.shape[1:]))
-    return [b"".join((head, part)) for part in view.parts(num_rows, num_replies)]
-
-
 @lru_cache(256)
-def _msgpack_head(name: str, dtype: DType, shape: tuple[int, ...]) -> bytes:
-    """Returns a reply of one tensor without its elements, with which it ends."""
+def msgpack_head(name: str, dtype: DType, shape: tuple[int, ...]) -> bytes:
+    """Returns a reply of one tensor of numbers without its elements, with which it ends."""
     elements = bytes(dtype.item_bytes * math.prod(shape))
     whole = write_msgpack({name: TensorView(dtype, shape, elements)})
     return whole[: len(whole) - len(elements)]
@@ -189,36 +176,26 @@ def write_npy(tensors: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
             "application/json hold more"
         )
     (view,) = tensors.values()
-    name = _numpy_name(view.dtype)
-    return _written_npy_head(name, view.shape), view.buffer
-
-
-def write_npys(view: TensorView, num_rows: int, num_files: int) -> list[bytes] | None:
-    """Returns equal parts of a tensor, each as a ``.npy`` file; None if it has no such.
-
-    For parts that are worth a copy.
-    """
-    if view.dtype is STRING or view.dtype is BFLOAT16 or not view.shape:
-        return None
-    head = _written_npy_head(_numpy_name(view.dtype), (num_rows, *view.shape[1:]))
-    return [b"".join((head, part)) for part in view.parts(num_rows, num_files)]
+    return npy_head(view.dtype, view.shape), view.buffer
 
 
 @lru_cache(256)
-def _written_npy_head(name: str, shape: tuple[int, ...]) -> bytes:
+def npy_head(dtype: DType, shape: tuple[int, ...]) -> bytes:
+    """Returns what stands before the elements in a ``.npy`` file.
+
+    Raises:
+        Unimplemented: The type is none of NumPy's.
+
+    """
+    if dtype is STRING or dtype is BFLOAT16 or dtype.name.startswith("float8"):
+        raise Unimplemented(f"NumPy has no {dtype.name}; application/msgpack has")
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         head,
         {
-            "descr": np.lib.format.dtype_to_descr(np.dtype(name)),
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype.name)),
             "fortran_order": False,
             "shape": shape,
         },
     )
     return head.getvalue()
-
-
-def _numpy_name(dtype: DType) -> str:
-    if dtype is STRING or dtype is BFLOAT16 or dtype.name.startswith("float8"):
-        raise Unimplemented(f"NumPy has no {dtype.name}; application/msgpack has")
-    return dtype.name

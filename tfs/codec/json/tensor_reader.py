@@ -87,7 +87,8 @@ def read_tensor(value: Value, dtype: DType, content: Content) -> TensorView:
             )
         return value
     if dtype is STRING:
-        return _strings(value)
+        shape, elements = _walked(value, STRING)
+        return TensorView(STRING, shape, tuple(elements))
     if dtype.name.startswith("float8"):
         raise Unimplemented(
             f"Conversion of JSON Value: {shown(value)} to type: {dtype.name}"
@@ -100,7 +101,10 @@ def read_tensor(value: Value, dtype: DType, content: Content) -> TensorView:
             if array is None:
                 array = plain_array(value, dtype)
     if array is None:
-        array = _checked_array(value, dtype)
+        shape, elements = _walked(value, dtype)
+        target: Any = _FLOATS.get(dtype, dtype.name)
+        with np.errstate(over="ignore"):
+            array = np.array(elements, target).reshape(shape)
     return _view(array, dtype)
 
 
@@ -167,7 +171,7 @@ def _view(array: Any, dtype: DType) -> TensorView:
     return TensorView(dtype, shape, array.tobytes())
 
 
-def shape_of(value: Value) -> tuple[int, ...]:
+def _shape_of(value: Value) -> tuple[int, ...]:
     """Returns the shape that the first elements of lists have."""
     shape: list[int] = []
     while type(value) is list:
@@ -180,20 +184,11 @@ def shape_of(value: Value) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _checked_array(value: Value, dtype: DType) -> Any:
-    shape = shape_of(value)
-    elements: list[Any] = []
+def _walked(value: Value, dtype: DType) -> tuple[tuple[int, ...], list[Any]]:
+    """Returns the shape of a value, and its elements, each checked."""
+    shape, elements = _shape_of(value), list[Any]()
     _flatten(value, shape, 0, dtype, elements)
-    target: Any = _FLOATS.get(dtype, dtype.name)
-    with np.errstate(over="ignore"):
-        return np.array(elements, target).reshape(shape)
-
-
-def _strings(value: Value) -> TensorView:
-    shape = shape_of(value)
-    elements: list[bytes] = []
-    _flatten(value, shape, 0, STRING, elements)
-    return TensorView(STRING, shape, tuple(elements))
+    return shape, elements
 
 
 def _flatten(

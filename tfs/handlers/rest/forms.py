@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.codec.json.packed import (
+    msgpack_head,
+    npy_head,
     parse_msgpack,
     parse_npy,
     write_msgpack,
-    write_msgpacks,
     write_npy,
-    write_npys,
 )
 from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict_response import Answerer, PredictReplies, Reply
+from tfs.core.dtype import STRING
 from tfs.core.http_call import accepted
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import LARGE_BYTES, Buffer
@@ -91,8 +92,9 @@ class FormedReplies(ReplyWriter):
         ((name, view),) = outputs.items()
         if self.form is Form.JSON:
             return write_plain_replies(view, self.layout, num_rows, num_replies)
-        if view.size_bytes > LARGE_BYTES:
+        dtype, shape = view.dtype, (num_rows, *view.shape[1:])
+        if view.size_bytes > LARGE_BYTES or not view.shape or dtype is STRING:
             return None
-        if self.form is Form.NPY:
-            return write_npys(view, num_rows, num_replies)
-        return write_msgpacks(name, view, num_rows, num_replies)
+        is_npy = self.form is Form.NPY
+        head = npy_head(dtype, shape) if is_npy else msgpack_head(name, dtype, shape)
+        return [b"".join((head, part)) for part in view.parts(num_rows, num_replies)]
