@@ -305,10 +305,11 @@ def test_a_new_server_answers_once_it_took_in_what_it_was_told(tmp_path: Path) -
     bench.look()
     threads.run_held()  # the questions
     bench.look()
-    assert job_waits_for(bench.state.read(), "a").what
+    waits_for = job_waits_for(bench.state.read(), "a").what
+    assert waits_for == "1 of 1 replicas to answer"
     threads.run_held()  # the messages
     bench.look()
-    assert not job_waits_for(bench.state.read(), "a").what
+    assert job_waits_for(bench.state.read(), "a").what == "m to answer on a"
 
 
 def test_a_problem_of_the_store_is_logged_once(
