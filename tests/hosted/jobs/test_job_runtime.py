@@ -203,11 +203,6 @@ def test_a_replica_that_dies_comes_back_where_it_was(runtime: Runtime) -> None:
     found = runtime.made.replicas("job")
     assert [each.address for each in found] == addresses
 
-    def restarts() -> list[int]:
-        return [each.num_restarts for each in runtime.made.replicas("job")]
-
-    runtime.until(lambda: restarts() == [1, 0])
-
 
 def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
     runtime: Runtime,
@@ -215,10 +210,8 @@ def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
     """Its problem says how it ended; once it can run, it does."""
     (runtime.folder / "broken").touch()
     runtime.made.ensure(replace(SPEC, num_replicas=1))
-    runtime.until(lambda: runtime.made.replicas("job")[0].num_restarts >= 2)
-    (found,) = runtime.made.replicas("job")
-    assert not found.is_running
-    assert "ended with 3" in found.problem
+    runtime.until(lambda: runtime.notes(0).count("broken") >= 2)
+    runtime.until(lambda: "ended with 3" in runtime.made.replicas("job")[0].problem)
     assert runtime.notes(0).count("broken") <= 4
     (runtime.folder / "broken").unlink()
     runtime.until(lambda: runtime.notes(0)[-1] == "started")

@@ -33,14 +33,12 @@ class Replica:
         address: Its gRPC port, which stays the same when it is started again, at least
             on the same machine; empty while it has no place.
         is_running: Whether it has a process.
-        num_restarts: How often it ended without being told to.
         problem: Why it has no process; empty if it has one.
 
     """
 
     address: str
     is_running: bool
-    num_restarts: int = 0
     problem: str = ""
 
 

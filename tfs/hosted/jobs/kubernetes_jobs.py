@@ -81,7 +81,7 @@ class KubernetesJobs:
             number, seen = self._wanted.get(name, 0), self._seen.get(name, 0)
         has, problem = (seen, "") if isinstance(seen, int) else (0, seen)
         return [
-            Replica(self._address(name, index), index < has, 0, problem)
+            Replica(self._address(name, index), index < has, problem)
             for index in range(number)
         ]
 

@@ -75,7 +75,6 @@ class _Process:
     started_s: float = 0.0
     # The spec that its process was started with.
     running: JobSpec | None = None
-    num_restarts: int = 0
     num_failed: int = 0  # in a row, without a good run between
     start_at_s: float = 0.0
     kill_at_s: float | None = None
@@ -156,13 +155,11 @@ class LocalProcesses:
             for index in range(spec.num_replicas if spec else 0):
                 address = f"unix:{self._socket(name, index)}"
                 known = self._processes.get((name, index))
-                if known is None:
-                    found.append(Replica(address, False, 0, "not started yet"))
-                else:
-                    problem = "" if known.pid else known.problem
-                    found.append(
-                        Replica(address, bool(known.pid), known.num_restarts, problem)
-                    )
+                is_running = known is not None and bool(known.pid)
+                problem = known.problem if known else "not started yet"
+                found.append(
+                    Replica(address, is_running, "" if is_running else problem)
+                )
             return found
 
     def drain(self, deadline_s: float) -> bool:
@@ -361,7 +358,6 @@ class LocalProcesses:
         replica.running = None
         if was_asked:
             return
-        replica.num_restarts += 1
         if self._clock.now() - replica.started_s >= _GOOD_RUN_S:
             replica.num_failed = 0
         self._note_failure(replica, how)

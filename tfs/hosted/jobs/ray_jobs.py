@@ -172,9 +172,7 @@ class RayJobs:
             spec, found = self._specs.get(name), []
             for index in range(spec.num_replicas if spec else 0):
                 known = self._known.get((name, index))
-                waits = Replica(
-                    "", False, 0, "Ray has found no node with room for it yet"
-                )
+                waits = Replica("", False, "Ray has found no node with room for it yet")
                 found.append(known.seen if known and known.seen else waits)
             return found
 
