@@ -259,7 +259,7 @@ class HostedService:
 
             return EnvoyRouter(options, self._loop)
         return PythonRouter(
-            options.listeners, self._loop, channels, options.hedging, self._missed
+            options.listeners, self._loop, channels.send, options.hedging, self._missed
         )
 
     def _may_rest(self, name: str) -> bool:

@@ -72,7 +72,7 @@ class Bench:
             return EnvoyRouter(options, self.loop)
         listeners = [ListenerOptions("listen", self.address)]
         hedging = HedgeOptions(budget=0.5, least_seen=10)
-        return PythonRouter(listeners, self.loop, self.channels, hedging)
+        return PythonRouter(listeners, self.loop, self.channels.send, hedging)
 
     def route(self, **routes: str) -> None:
         """Sets routes, by the names of servers; returns when the router has them."""

@@ -12,14 +12,14 @@ from tfs.hosted.routing.hedging import HedgeOptions, Hedging
 
 def test_the_delay_is_what_nineteen_of_twenty_took() -> None:
     """The latest latencies count, and only once there are enough."""
-    hedging = Hedging(HedgeOptions(num_recent=100, least_seen=20))
+    hedging = Hedging(HedgeOptions())
     for _ in range(19):
         hedging.note_latency(0.5)
     assert hedging.delay_s is None
-    for index in range(100):
+    for index in range(200):
         hedging.note_latency((index + 1) / 1000)
-    assert hedging.delay_s == 0.096
-    for _ in range(100):
+    assert hedging.delay_s == 0.191
+    for _ in range(200):
         hedging.note_latency(0.0001)
     assert hedging.delay_s == 0.001
 
@@ -44,19 +44,8 @@ def test_without_a_budget_nothing_is_sent_twice() -> None:
     assert not hedging.take()
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("quantile", 1.5),
-        ("least_delay_s", -1.0),
-        ("budget", math.nan),
-        ("budget", -0.1),
-        ("burst", 0.5),
-        ("num_recent", 0),
-        ("least_seen", 0),
-    ],
-)
-def test_a_bad_option_is_refused_on_creation(field: str, value: float) -> None:
-    """A budget of more than all requests is a slip, and NaN is no number."""
-    with pytest.raises(InvalidArgument, match=f"{field} must be"):
-        HedgeOptions(**{field: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize("budget", [math.nan, -0.1, 1.1])
+def test_a_bad_budget_is_refused_on_creation(budget: float) -> None:
+    """More than all requests is a slip, and NaN is no number."""
+    with pytest.raises(InvalidArgument, match="budget must be"):
+        HedgeOptions(budget)

@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from tfs.core.errors import Cancelled
-from tfs.hosted.routing.job_channels import JobChannels, Outcome
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.python_router import Outcome
 from tfs.testing.patience import PATIENCE_S
 
 

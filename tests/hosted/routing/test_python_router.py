@@ -23,7 +23,7 @@ from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
-OPTIONS = HedgeOptions(budget=0.5, least_seen=2, num_recent=10)
+OPTIONS = HedgeOptions(budget=0.5, least_seen=2)
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Fleet:
         self.loop = ServingLoop(self.clock)
         self.sender = Sender()
         self.missed: list[str] = []
-        self.router = PythonRouter([], self.loop, self.sender, OPTIONS, self.miss)
+        self.router = PythonRouter([], self.loop, self.sender.send, OPTIONS, self.miss)
         self.router.set_routes({"m": ("a", "b"), "none": ()})
 
     def miss(self, model: str) -> bool:

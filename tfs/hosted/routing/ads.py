@@ -6,6 +6,7 @@ refuses it. What Envoy has of a type stays in force until it takes another.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -22,6 +23,21 @@ PATH: Final = (
 
 # Clusters before their endpoints, and both before the routes that lead to them.
 _ORDER: Final = (CLUSTER, ENDPOINTS, LISTENER, ROUTES)
+
+# What the resources consist of.
+_MODULES: Final = (
+    "config.cluster.v3.cluster",
+    "config.endpoint.v3.endpoint",
+    "config.listener.v3.listener",
+    "config.route.v3.route",
+    "extensions.filters.http.lua.v3.lua",
+    "extensions.filters.http.router.v3.router",
+    "extensions.filters.network.http_connection_manager.v3.http_connection_manager",
+    "extensions.retry.host.previous_hosts.v3.previous_hosts",
+    "extensions.transport_sockets.tls.v3.tls",
+    "extensions.upstreams.http.v3.http_protocol_options",
+    "type.matcher.v3.http_inputs",
+)
 
 Resources = Mapping[str, Mapping[str, Any]]
 """The resources of a type by name, as plain values."""
@@ -121,37 +137,14 @@ class _Messages:
 
     def __init__(self) -> None:
         try:
-            from envoy.config.cluster.v3 import cluster_pb2
-            from envoy.config.endpoint.v3 import endpoint_pb2
-            from envoy.config.listener.v3 import listener_pb2
-            from envoy.config.route.v3 import route_pb2
-            from envoy.extensions.filters.http.lua.v3 import lua_pb2  # noqa: F401
-            from envoy.extensions.filters.http.router.v3 import (  # noqa: F401
-                router_pb2,
-            )
-            from envoy.extensions.filters.network.http_connection_manager.v3 import (  # noqa: F401
-                http_connection_manager_pb2,
-            )
-            from envoy.extensions.retry.host.previous_hosts.v3 import (  # noqa: F401
-                previous_hosts_pb2,
-            )
-            from envoy.extensions.transport_sockets.tls.v3 import tls_pb2  # noqa: F401
-            from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
-                http_protocol_options_pb2,
-            )
+            for name in _MODULES:
+                importlib.import_module(f"envoy.{name}_pb2")
             from envoy.service.discovery.v3 import discovery_pb2
-            from envoy.type.matcher.v3 import http_inputs_pb2  # noqa: F401
         except ImportError as error:
             raise FailedPrecondition(
                 "routing by Envoy needs the extra: pip install 'tfs[envoy]'"
             ) from error
         self._discovery = discovery_pb2
-        self._kinds: Mapping[str, Any] = {
-            CLUSTER: cluster_pb2.Cluster,
-            ENDPOINTS: endpoint_pb2.ClusterLoadAssignment,
-            LISTENER: listener_pb2.Listener,
-            ROUTES: route_pb2.RouteConfiguration,
-        }
 
     def request(self, message: bytes | memoryview) -> Any:
         """Returns a DiscoveryRequest."""
@@ -167,7 +160,6 @@ class _Messages:
             type_url=kind, version_info=version, nonce=f"{nonce}"
         )
         for each in resources:
-            made = json_format.ParseDict(each, self._kinds[kind]())
-            reply.resources.add().Pack(made)
+            json_format.ParseDict({"@type": kind, **each}, reply.resources.add())
         message: bytes = reply.SerializeToString()
         return message

@@ -8,12 +8,17 @@ Response Times in Large Online Services", which section 3.1 of the paper follows
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core.errors import InvalidArgument
+
+_QUANTILE: Final = 0.95  # of recent latencies: a second request is sent after it
+_LEAST_DELAY_S: Final = 0.001
+_BURST: Final = 10.0  # second requests that may come at once after a quiet time
+_NUM_RECENT: Final = 200  # latencies of a model that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,35 +26,17 @@ class HedgeOptions:
     """How requests are hedged. Immutable.
 
     Attributes:
-        quantile: A second request is sent after this quantile of recent latencies.
-        least_delay_s: A second request is never sent earlier than this.
         budget: Most second requests, as a share of the first ones; 0 sends none.
-        burst: How many of them may come at once after a quiet time.
-        num_recent: How many latencies of a model are remembered.
         least_seen: None is sent before so many latencies are known.
 
     """
 
-    quantile: float = 0.95
-    least_delay_s: float = 0.001
     budget: float = 0.05
-    burst: float = 10.0
-    num_recent: int = 200
     least_seen: int = 20
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("quantile", 0, 1),
-            ("least_delay_s", 0, math.inf),
-            ("budget", 0, 1),
-            ("burst", 1, math.inf),
-            ("num_recent", 1, math.inf),
-            ("least_seen", 1, math.inf),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:  # also refuses NaN
-                allowed = f"at least {least}" if most == math.inf else "from 0 to 1"
-                raise InvalidArgument(f"hedge_{name} must be {allowed}: {value}")
+        if not 0 <= self.budget <= 1:  # also refuses NaN
+            raise InvalidArgument(f"hedge_budget must be from 0 to 1: {self.budget}")
 
 
 class Hedging:
@@ -63,8 +50,7 @@ class Hedging:
 
     def note_request(self) -> None:
         """Counts a request, which adds a part of a second one to the budget."""
-        options = self._options
-        self._allowance = min(self._allowance + options.budget, options.burst)
+        self._allowance = min(self._allowance + self._options.budget, _BURST)
 
     def note_latency(self, duration_s: float) -> None:
         """Remembers how long an answer took, to the first or to the second request.
@@ -72,7 +58,7 @@ class Hedging:
         An answer to a second request counts with the delay before it, so that the
         quantile stays where it is.
         """
-        if len(self._recent) >= self._options.num_recent:
+        if len(self._recent) >= _NUM_RECENT:
             oldest = self._recent.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
         self._recent.append(duration_s)
@@ -83,10 +69,8 @@ class Hedging:
         """How long to wait for the first answer; None: send no second request."""
         if not self._options.budget or len(self._sorted) < self._options.least_seen:
             return None
-        index = min(
-            int(self._options.quantile * len(self._sorted)), len(self._sorted) - 1
-        )
-        return max(self._sorted[index], self._options.least_delay_s)
+        index = int(_QUANTILE * len(self._sorted))
+        return max(self._sorted[index], _LEAST_DELAY_S)
 
     def take(self) -> bool:
         """Tells whether a second request may be sent now; if so, it is counted."""

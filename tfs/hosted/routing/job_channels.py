@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from tfs.codec.call_error import read_error
 from tfs.core.call import Metadata
@@ -17,15 +18,13 @@ from tfs.core.errors import (
     Aborted,
     Code,
     NotFound,
-    ServingError,
     Unavailable,
 )
 from tfs.hosted.reports import JobReport, report_of
-from tfs.proto.tfs.v1 import admin_service_pb2
+from tfs.hosted.routing.python_router import Outcome
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-R = TypeVar("R")
-
-Outcome = bytes | ServingError
+R = TypeVar("R", bound=Message)
 
 _ADMIN_TIMEOUT_S: Final = 5.0
 _ASPIRE_TIMEOUT_S: Final = 60.0  # ten thousand models take a server some seconds
@@ -73,10 +72,7 @@ class JobChannels:
         metadata: Metadata,
         on_done: Callable[[Outcome], None],
     ) -> Callable[[], None]:
-        """Passes a request on; returns a function that gives it up.
-
-        ``on_done`` is called once, on a thread of grpcio, even after it was given up.
-        """
+        """Is a :data:`~tfs.hosted.routing.python_router.SendRequest`."""
         job = self._begin_call(address)
         try:
             future: Any = job.channel.unary_unary(method, None, None).future(
@@ -101,13 +97,8 @@ class JobChannels:
         report = known or JobReport(revision=1)  # 1: all, in parts
         is_part = True
         while is_part:
-            request = admin_service_pb2.ListModelsRequest(since=report.revision)
-            reply = self._ask(
-                address,
-                "ListModels",
-                request.SerializeToString(),
-                admin_service_pb2.ListModelsResponse.FromString,
-            )
+            request = pb.ListModelsRequest(since=report.revision)
+            reply = self._ask(address, request, pb.ListModelsResponse)
             report = report_of(reply, report)
             is_part = reply.revision < reply.newest
             # Each part counts, also where the next is not answered in time.
@@ -116,22 +107,16 @@ class JobChannels:
                     job.report = report
         return report
 
-    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+    def aspire(self, address: str, request: pb.AspireRequest) -> None:
         """Tells a server what to serve; see :class:`~tfs.hosted.servers.JobClient`.
 
         A version that fails to load is not an error: the server serves what it can.
         """
-        self._ask(
-            address,
-            "Aspire",
-            request.SerializeToString(),
-            admin_service_pb2.AspireResponse.FromString,
-            _ASPIRE_TIMEOUT_S,
-        )
+        self._ask(address, request, pb.AspireResponse, _ASPIRE_TIMEOUT_S)
 
     def probe(
-        self, address: str, request: admin_service_pb2.ProbeRequest, timeout_s: float
-    ) -> admin_service_pb2.ProbeResponse:
+        self, address: str, request: pb.ProbeRequest, timeout_s: float
+    ) -> pb.ProbeResponse:
         """Has a server try a version.
 
         Raises:
@@ -139,17 +124,11 @@ class JobChannels:
             ServingError: It does not answer, or refuses.
 
         """
-        alive = admin_service_pb2.ListModelsRequest(models=[request.config.name])
+        alive = pb.ListModelsRequest(models=[request.config.name])
         with contextlib.suppress(NotFound):
-            self._ask(address, "ListModels", alive.SerializeToString(), bytes)
+            self._ask(address, alive, pb.ListModelsResponse)
         try:
-            return self._ask(
-                address,
-                "Probe",
-                request.SerializeToString(),
-                admin_service_pb2.ProbeResponse.FromString,
-                timeout_s,
-            )
+            return self._ask(address, request, pb.ProbeResponse, timeout_s)
         except Unavailable as error:
             raise Aborted(error.message) from error
 
@@ -174,17 +153,19 @@ class JobChannels:
     def _ask(
         self,
         address: str,
-        method: str,
-        message: bytes,
-        read: Callable[[bytes], R],
+        request: Message,
+        reply: type[R],
         timeout_s: float = _ADMIN_TIMEOUT_S,
     ) -> R:
+        method = type(request).__name__.removesuffix("Request")
         job = self._begin_call(address)
         try:
             call: Any = job.channel.unary_unary(
                 f"/tfs.v1.AdminService/{method}", None, None
             )
-            return read(call(message, timeout=timeout_s))
+            return reply.FromString(
+                call(request.SerializeToString(), timeout=timeout_s)
+            )
         except grpc.RpcError as error:
             raise read_error(error, address) from error
         finally:

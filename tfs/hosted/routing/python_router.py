@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
@@ -27,6 +27,15 @@ from tfs.hosted.routing.hedging import HedgeOptions, Hedging
 from tfs.hosted.routing.requested_model import requested_model
 
 Outcome = bytes | ServingError
+SendRequest = Callable[
+    [str, str, bytes, float | None, Metadata, Callable[[Outcome], None]],
+    Callable[[], None],
+]
+"""Sends a message to a job's address, for a method, within seconds, with metadata.
+
+Never blocks. Returns a function that gives the request up; its outcome is told once, on any
+thread, even after that.
+"""
 
 _ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND, Code.CANCELLED})
 """Codes of requests that another replica may answer. A server that ends cancels what it
@@ -36,25 +45,6 @@ _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
 _KNOWN_S: Final = 3.0  # for what the fleet knows: a busy machine is slow to tell
 _WAKING_S: Final = 60.0  # of the deadline, at most
-
-
-class RequestSender(Protocol):
-    """Sends requests to serving jobs. Thread-safe."""
-
-    def send(
-        self,
-        address: str,
-        method: str,
-        message: bytes,
-        timeout_s: float | None,
-        metadata: Metadata,
-        on_done: Callable[[Outcome], None],
-    ) -> Callable[[], None]:
-        """Sends a request; never blocks. Returns a function that gives it up.
-
-        ``on_done`` is called once, on any thread, even after it was given up.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -71,7 +61,7 @@ class PythonRouter:
     Args:
         listeners: Where it answers.
         loop: Its thread; has the timers of deadlines and hedges.
-        sender: Sends requests to the jobs.
+        send: Sends requests to the jobs.
         options: How requests are hedged.
         missed: Told of a model that a request found on no server, to have it looked for;
             returns whether the model may have none, and gets one now. Must not block.
@@ -85,14 +75,14 @@ class PythonRouter:
         self,
         listeners: Sequence[ListenerOptions],
         loop: ServingLoop,
-        sender: RequestSender,
+        send: SendRequest,
         options: HedgeOptions | None = None,
         missed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.listeners = listeners
         self._loop = loop
         self._now = loop.clock.now
-        self._sender = sender
+        self._send = send
         self._options = options or HedgeOptions()
         self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
@@ -209,7 +199,7 @@ class PythonRouter:
         timeout_s = None
         if deadline_s is not None:
             timeout_s = max(deadline_s - self._now(), _LEAST_TIMEOUT_S)
-        attempt.give_up = self._sender.send(
+        attempt.give_up = self._send(
             address,
             call.method,
             bytes(call.message),
