@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from tfs.core.clock import Clock
@@ -37,15 +35,6 @@ _LONGEST_ID: Final = 200
 OpListener = Callable[[pb.Op], None]
 ModelListener = Callable[[pb.ModelInfo | None], None]
 """Takes what a model is now; None, for the last time, when it is gone."""
-
-
-@dataclass(slots=True, eq=False)
-class _Watch:
-    model: str
-    num_changes: int
-    on_model: ModelListener
-    is_open: Callable[[], bool]
-    last: bytes = b""
 
 
 class Controller:
@@ -125,22 +114,33 @@ class Controller:
         if refusal:  # there is nothing to wait for
             until_s, notes = -math.inf, (*notes, refusal)
         reply = _op(named.id, done, notes)
-        self._wait(partial(self._answers, done, reply, until_s, on_op))
+
+        def is_answered(state: Snapshot) -> bool:
+            waiting = _waiting(state, done)
+            is_over = self._clock.now() >= until_s
+            if waiting.what and not waiting.is_stuck and not is_over:
+                return False
+            reply.waits_for = waiting.what
+            on_op(reply)
+            return True
+
+        self._wait(is_answered)
 
     def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, str]:
         """Returns a request's edit, and why no server can load the version it brings."""
         now = self._state.read()
         edit = self._read(request, now, owner)
-        target = version_of(request, now.fleet)
-        if self._probes is None or target is None:
+        brings = isinstance(request, pb.AddModelRequest | pb.AddVersionRequest)
+        if self._probes is None or not brings:
             return edit, ""
         try:
-            edit.apply(now.fleet)
+            model = edit.apply(now.fleet).models[request.model]
         except ServingError:
             return edit, ""  # it is refused whatever the version is like
-        if self._state.request(request.edit.request_id) is not None:
-            return edit, ""  # that gets the answer it got before
-        probed = self._probes.run(target, now, until_s - _MARGIN_S)
+        version = version_of(request, model)
+        if version is None or self._state.request(request.edit.request_id) is not None:
+            return edit, ""  # a repetition gets the answer that it got before
+        probed = self._probes.run(model, version, now, until_s - _MARGIN_S)
         edit = self._read(request, self._state.read(), owner, probed)
         return edit, probed.refusal
 
@@ -196,8 +196,23 @@ class Controller:
         is_open: Callable[[], bool],
     ) -> None:
         """Calls ``on_model`` with a model now, and after each change while ``is_open``."""
-        watch = _Watch(asked.model, asked.num_changes, on_model, is_open)
-        self._wait(partial(self._ends, watch))
+        last = b""
+
+        def has_ended(state: Snapshot) -> bool:
+            nonlocal last
+            if not is_open():
+                return True
+            found = self._model(state, asked.model, asked.num_changes)
+            if found is None or asked.model not in state.fleet.models:
+                on_model(None)
+                return True
+            now = found.SerializeToString(deterministic=True)
+            if now != last:
+                last = now
+                on_model(found)
+            return False
+
+        self._wait(has_ended)
 
     def take(self, state: Snapshot) -> None:
         """Answers what waited for ``state``; called when something may have changed."""
@@ -218,37 +233,6 @@ class Controller:
         is_temp = self._identities.is_temp(owner)
         edit = self._reader.read(request, now, probed, is_temp=is_temp)
         return self._identities.owned(edit, owner)
-
-    def _answers(
-        self,
-        done: Committed,
-        reply: pb.Op,
-        until_s: float,
-        on_op: OpListener,
-        state: Snapshot,
-    ) -> bool:
-        """Answers a request that is in force, or waited long enough."""
-        waiting = _waiting(state, done)
-        is_over = self._clock.now() >= until_s
-        if waiting.what and not waiting.is_stuck and not is_over:
-            return False
-        reply.waits_for = waiting.what
-        on_op(reply)
-        return True
-
-    def _ends(self, watch: _Watch, state: Snapshot) -> bool:
-        """Tells a watch what is new; returns whether it was the last time."""
-        if not watch.is_open():
-            return True
-        found = self._model(state, watch.model, watch.num_changes)
-        if found is None or watch.model not in state.fleet.models:
-            watch.on_model(None)
-            return True
-        now = found.SerializeToString(deterministic=True)
-        if now != watch.last:
-            watch.last = now
-            watch.on_model(found)
-        return False
 
     def _model(
         self, state: Snapshot, name: str, num_changes: int

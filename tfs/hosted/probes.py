@@ -13,20 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tfs.core.clock import Clock
-from tfs.core.errors import Aborted, InvalidArgument, ServingError
-from tfs.hosted.fleet import (
-    Fleet,
-    HostedModel,
-    ModelConfig,
-    config_text,
-    parse_model_config,
-    read_config,
-)
+from tfs.core.errors import Aborted, ServingError
+from tfs.hosted.fleet import HostedModel, ModelConfig, config_text, read_config
 from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
+from tfs.proto.tfs.v1 import controller_pb2
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +29,6 @@ _MOST_ENDED: Final = 2
 
 AskForProbe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
 """Asks the server at an address within so many seconds; raises Aborted if it ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeTarget:
-    """A version that is to be probed, on a server of a partition. Immutable."""
-
-    config: ModelConfig
-    partition: str
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +69,18 @@ class Probes:
         self._clock = clock
 
     def run(
-        self, target: ProbeTarget, now: Snapshot, deadline_s: float = math.inf
+        self,
+        model: HostedModel,
+        version: int,
+        now: Snapshot,
+        deadline_s: float = math.inf,
     ) -> Probed:
         """Returns what came of probing a version; a server that ends is no answer."""
-        request = pb.ProbeRequest(config=target.config, version=target.version)
+        request = pb.ProbeRequest(config=read_config(model), version=version)
         request.config.ClearField("excluded_versions")
         until_s = min(deadline_s, self._clock.now() + _LIMIT_S)
         ended: list[str] = []
-        for address in _with_most_room(now, target.partition):
+        for address in _with_most_room(now, model.partition):
             left_s = until_s - self._clock.now()
             if left_s <= 0:
                 break
@@ -106,8 +94,8 @@ class Probes:
             except ServingError as error:
                 log.info(
                     "event=not_tried model=%s version=%d address=%s problem=%s",
-                    target.config.name,
-                    target.version,
+                    model.name,
+                    version,
                     address,
                     error,
                 )
@@ -116,26 +104,21 @@ class Probes:
         return UNPROBED
 
 
-def version_of(request: Any, fleet: Fleet) -> ProbeTarget | None:
+def version_of(request: Any, model: HostedModel) -> int | None:
     """Returns the version that a request brings; None if there is none to be probed.
 
     A model that states its memory, or is loaded on demand, is added without a probe.
+
+    Args:
+        request: Adds a model or a version.
+        model: The model with it.
+
     """
-    model = fleet.models.get(getattr(request, "model", ""))
-    if isinstance(request, controller_pb2.AddVersionRequest) and model is not None:
-        return ProbeTarget(read_config(model), model.partition, request.version)
-    if not isinstance(request, controller_pb2.AddModelRequest):
+    if isinstance(request, controller_pb2.AddVersionRequest):
+        return request.version
+    if model.is_on_demand or not model.is_estimate:
         return None
-    try:
-        config = parse_model_config(request.config)
-    except InvalidArgument:
-        return None  # it is refused
-    config.name, config.base_path = request.model, request.base_path
-    is_on_demand = config.residency == model_config_pb2.ON_DEMAND
-    versions = versions_in(config.base_path)
-    if not versions or is_on_demand or request.hints.memory_bytes:
-        return None
-    return ProbeTarget(config, request.partition, max(versions))
+    return max(versions_in(read_config(model).base_path) or (), default=None)
 
 
 def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
