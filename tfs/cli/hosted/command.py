@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import count, servers, size, version_number
-from tfs.cli.hosted.controller import add_change_command, change
+from tfs.cli.hosted.controller import add_change_command
 from tfs.cli.hosted.release import add_release
 from tfs.cli.hosted.run import add_run
 from tfs.cli.hosted.status import add_status
 from tfs.cli.hosted.up import add_up
 from tfs.cli.hosted.upload import upload
-from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -44,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_jobs(commands: Subparsers) -> None:
     parser = add_change_command(
-        commands, "add-job", "add a job of servers, or change it", _add_job
+        commands, "add-job", "add a job of servers, or change it"
     )
     parser.add_argument(
         "job",
@@ -90,7 +86,6 @@ def _add_jobs(commands: Subparsers) -> None:
         commands,
         "remove-job",
         "move its models away, and take it out when they answer elsewhere",
-        _remove_job,
     )
     parser.add_argument("job", metavar="ADDRESS|NAME")
     parser.add_argument(
@@ -99,9 +94,7 @@ def _add_jobs(commands: Subparsers) -> None:
 
 
 def _add_models(commands: Subparsers) -> None:
-    parser = add_change_command(
-        commands, "add-model", "have a model served", _add_model
-    )
+    parser = add_change_command(commands, "add-model", "have a model served")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
@@ -111,8 +104,8 @@ def _add_models(commands: Subparsers) -> None:
         commands,
         "upload",
         "copy a version to where servers find it, and add it, or the model that is new",
-        lambda arguments: upload(arguments, _new_model),
     )
+    parser.set_defaults(run=upload)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
     parser.add_argument(
@@ -123,12 +116,12 @@ def _add_models(commands: Subparsers) -> None:
     )
     _add_model_arguments(parser)
     parser = add_change_command(
-        commands, "scale", "change on how many servers it is, or its size", _scale
+        commands, "scale", "change on how many servers it is, or its size"
     )
     parser.add_argument("model", metavar="MODEL")
     _add_hints(parser)
     parser = add_change_command(
-        commands, "update-model", "change its base path or config", _update_model
+        commands, "update-model", "change its base path or config"
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--base_path", metavar="BASE_PATH")
@@ -136,19 +129,17 @@ def _add_models(commands: Subparsers) -> None:
         "--config", metavar="TEXT", help="in the place of the fields that it has"
     )
     parser.add_argument("--partition", metavar="NAME")
-    parser = add_change_command(
-        commands, "remove-model", "have a model served no more", _remove_model
-    )
+    parser = add_change_command(commands, "remove-model", "have a model served no more")
     parser.add_argument("model", metavar="MODEL")
 
 
 def _add_versions(commands: Subparsers) -> None:
     parser = add_change_command(
-        commands, "add-version", "wait for a new version to answer", _add_version
+        commands, "add-version", "wait for a new version to answer"
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number)
-    parser = add_change_command(commands, "canary", "put a version on trial", _canary)
+    parser = add_change_command(commands, "canary", "put a version on trial")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number)
     parser.add_argument(
@@ -163,7 +154,7 @@ def _add_versions(commands: Subparsers) -> None:
         ("promote", "make a version the primary, everywhere"),
         ("rollback", "return to an older version, everywhere"),
     ):
-        parser = add_change_command(commands, name, what, _primary)
+        parser = add_change_command(commands, name, what)
         parser.add_argument("model", metavar="MODEL")
         parser.add_argument(
             "version", metavar="VERSION", type=version_number, nargs="?"
@@ -221,143 +212,3 @@ def processors(text: str) -> float:
     if not 0 <= number < math.inf:
         raise ValueError(text)
     return number
-
-
-def job_address(text: str) -> str:
-    """Returns the address of a server.
-
-    Raises:
-        InvalidArgument: No server can have it.
-
-    """
-    found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
-    if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
-        raise InvalidArgument(
-            f"an address is HOST:PORT or unix:/path: {text}; for a job whose servers the "
-            "fleet starts, say how many (--servers)"
-        )
-    return text
-
-
-def _add_job(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    if arguments.servers is None:
-        job_address(arguments.job)
-        if arguments.cpus:
-            raise InvalidArgument("--cpus is for servers that the fleet starts")
-    least, most = arguments.servers or (0, 0)
-    request = pb.AddJobRequest(
-        job=arguments.job,
-        memory_bytes=arguments.memory,
-        partition=arguments.partition,
-        num_replicas=least,
-        max_replicas=most if most > least else 0,
-        cpus=arguments.cpus,
-        zone=arguments.zone,
-        instance=arguments.instance,
-    )
-    return change(arguments, "AddJob", request)
-
-
-def _remove_job(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.DrainJobRequest(job=arguments.job, force=arguments.force)
-    return change(arguments, "DrainJob", request)
-
-
-def _add_model(arguments: argparse.Namespace) -> int:
-    return change(arguments, "AddModel", _new_model(arguments))
-
-
-def _new_model(arguments: argparse.Namespace) -> pb.AddModelRequest:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    return pb.AddModelRequest(
-        model=arguments.model,
-        base_path=arguments.base_path,
-        config=arguments.config,
-        hints=_hints(arguments),
-        partition=arguments.partition,
-    )
-
-
-def _update_model(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.UpdateModelRequest(
-        model=arguments.model,
-        base_path=arguments.base_path,
-        config=arguments.config,
-        partition=arguments.partition,
-    )
-    return change(arguments, "UpdateModel", request)
-
-
-def _scale(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.SetHintsRequest(model=arguments.model, hints=_hints(arguments))
-    if not request.hints.ListFields():
-        raise InvalidArgument("say --replicas, --memory or --cpus")
-    return change(arguments, "SetHints", request)
-
-
-def _hints(arguments: argparse.Namespace) -> pb.Hints:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    least, most = arguments.replicas or (None, None)
-    return pb.Hints(
-        min_replicas=least,
-        max_replicas=most,
-        memory_bytes=arguments.memory,
-        cpus=arguments.cpus,
-    )
-
-
-def _remove_model(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.RemoveModelRequest(model=arguments.model)
-    return change(arguments, "RemoveModel", request)
-
-
-def _add_version(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.AddVersionRequest(model=arguments.model, version=arguments.version)
-    return change(arguments, "AddVersion", request)
-
-
-def _canary(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    request = pb.SetPolicyRequest(model=arguments.model)
-    trial = request.canary.canary
-    trial.version = arguments.version
-    trial.tee_fraction, trial.split_fraction = arguments.tee, arguments.split
-    if arguments.primary is not None:
-        request.canary.primary = arguments.primary
-    return change(arguments, "SetPolicy", request)
-
-
-def _primary(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    command = str(arguments.hosted_command)
-    is_named = arguments.version is not None
-    if (arguments.end and is_named) or not (
-        arguments.end or is_named or command == "rollback"
-    ):
-        raise InvalidArgument(f"tfs hosted {command} takes a version, or --end")
-    request = pb.SetPolicyRequest(model=arguments.model)
-    if arguments.end:
-        request.latest.SetInParent()
-    elif command == "promote":
-        request.pinned.version = arguments.version
-    else:
-        request.rollback.SetInParent()
-        if is_named:
-            request.rollback.version = arguments.version
-    return change(arguments, "SetPolicy", request)

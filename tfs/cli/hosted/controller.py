@@ -48,9 +48,19 @@ def add_fleet_command(
 
 
 def add_change_command(
-    commands: Subparsers, name: str, what: str, run: Callable[..., int]
+    commands: Subparsers, name: str, what: str
 ) -> argparse.ArgumentParser:
-    """Adds a command that changes a fleet; returns its parser."""
+    """Adds a command that changes a fleet; returns its parser.
+
+    Its request is made by the function of its name in :mod:`tfs.cli.hosted.requests`.
+    """
+
+    def run(arguments: argparse.Namespace) -> int:
+        from tfs.cli.hosted import requests
+
+        make = getattr(requests, name.replace("-", "_"))
+        return change(arguments, make(arguments))
+
     parser = add_fleet_command(commands, name, what, run)
     parser.add_argument(
         "--wait_s",
@@ -77,14 +87,14 @@ def add_change_command(
     return parser
 
 
-def change(arguments: argparse.Namespace, method: str, request: Any) -> int:
+def change(arguments: argparse.Namespace, request: Any) -> int:
     """Sends a request that has an Edit, or simulates it; prints what becomes of it.
 
     Returns 0 if it is in force, or would be done, and 1 if it still waits.
     """
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    edit = request.edit
+    edit, method = request.edit, type(request).__name__.removesuffix("Request")
     if arguments.if_generation is not None:
         edit.if_generation = arguments.if_generation
     if arguments.dry_run:

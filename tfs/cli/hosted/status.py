@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import count
 from tfs.cli.hosted.controller import add_fleet_command, ask
@@ -90,55 +90,53 @@ def _changes(changes: Iterable[pb.FleetChange]) -> str:
     return table(("REVISION", "AGO", "CHANGE"), rows)
 
 
+_JOB_FIELDS: Final = (
+    *("memory_bytes", "partition", "zone", "instance", "num_replicas", "cpus"),
+    *("is_ours", "is_down", "is_leaving", "generation", "problem"),
+)
+_MODEL_FIELDS: Final = (
+    *("config", "partition", "owner", "instance", "num_replicas", "generation"),
+    "waits_for",
+)
+_HINT_FIELDS: Final = ("memory_bytes", "cpus", "min_replicas", "max_replicas")
+
+
+def _fields(of: Any, names: Sequence[str]) -> dict[str, object]:
+    return {name: getattr(of, name) for name in names}
+
+
 def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
-    jobs = [
-        {
-            "name": each.job,
-            "addresses": list(each.addresses),
-            "answering": list(each.answering),
-            "memory_bytes": each.memory_bytes,
-            "partition": each.partition,
-            "zone": each.zone,
-            "instance": each.instance,
-            "num_replicas": each.num_replicas,
-            "cpus": each.cpus,
-            "is_ours": each.is_ours,
-            "is_down": each.is_down,
-            "is_leaving": each.is_leaving,
-            "generation": each.generation,
-            "problem": each.problem,
-        }
-        for each in fleet.jobs
-    ]
-    models = [
-        {
-            "name": each.model,
-            "config": each.config,
-            "memory_bytes": each.hints.memory_bytes,
-            "cpus": each.hints.cpus,
-            "is_estimate": each.memory_is_estimate,
-            "min_replicas": each.hints.min_replicas,
-            "max_replicas": each.hints.max_replicas,
-            "partition": each.partition,
-            "owner": each.owner,
-            "instance": each.instance,
-            "num_replicas": each.num_replicas,
-            "generation": each.generation,
-            "waits_for": each.waits_for,
-            "quarantined": dict(each.quarantined),
-        }
-        for each in fleet.models
-    ]
-    seen = {
-        each.model: {"answering": _num_answering(each), "problem": _seen_problem(each)}
-        for each in fleet.models
-    }
     return {
         "revision": fleet.revision,
-        "jobs": jobs,
-        "models": models,
+        "jobs": [
+            {
+                "name": each.job,
+                "addresses": list(each.addresses),
+                "answering": list(each.answering),
+                **_fields(each, _JOB_FIELDS),
+            }
+            for each in fleet.jobs
+        ],
+        "models": [
+            {
+                "name": each.model,
+                "is_estimate": each.memory_is_estimate,
+                "quarantined": dict(each.quarantined),
+                **_fields(each, _MODEL_FIELDS),
+                **_fields(each.hints, _HINT_FIELDS),
+            }
+            for each in fleet.models
+        ],
         "placement": {each.model: list(each.jobs) for each in fleet.models},
-        "sightings": {"models": seen},
+        "sightings": {
+            "models": {
+                each.model: {
+                    "answering": _num_answering(each),
+                    "problem": _seen_problem(each),
+                }
+                for each in fleet.models
+            }
+        },
     }
 
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -52,14 +51,12 @@ def read_stores(texts: list[str], default: str) -> dict[str, str]:
     return stores
 
 
-def upload(
-    arguments: argparse.Namespace,
-    request_of: Callable[[argparse.Namespace], pb.AddModelRequest],
-) -> int:
+def upload(arguments: argparse.Namespace) -> int:
     """Copies the version, then adds it, or the model that is new with it.
 
     Nothing is copied of what would be refused, or was asked for before.
     """
+    from tfs.cli.hosted import requests
     from tfs.hosted.fleet import parse_model_config, room_for
     from tfs.hosted.memory_estimate import PER_VERSION_BYTES, size_of
     from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -86,7 +83,7 @@ def upload(
         version = before.version
     arguments.base_path = base_path
     if known is None and before is None:
-        asked = pb.SimulateRequest(add_model=request_of(arguments))
+        asked = pb.SimulateRequest(add_model=requests.add_model(arguments))
         hints, config = asked.add_model.hints, parse_model_config(arguments.config)
         hints.memory_bytes = arguments.memory or room_for(
             config, size_of(str(source)) + PER_VERSION_BYTES
@@ -109,11 +106,11 @@ def upload(
             print(f"copied {source} to {to}")
     if not is_new:
         request = pb.AddVersionRequest(model=arguments.model, version=version)
-        return change(arguments, "AddVersion", request)
+        return change(arguments, request)
     if arguments.dry_run:
         print(f"would add the model {arguments.model}")
         return 0
-    return change(arguments, "AddModel", request_of(arguments))
+    return change(arguments, requests.add_model(arguments))
 
 
 def _check_generation(
