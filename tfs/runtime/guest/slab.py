@@ -35,8 +35,8 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from tfs.core.dtype import DTYPES, DType
 from tfs.core.trace import TraceContext
@@ -74,6 +74,35 @@ _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the 
 
 # By number of words, at most MAX_WORDS; whoever makes one twice makes the same.
 _PACKINGS: Final[dict[int, struct.Struct]] = {}
+
+
+MAX_PLANS: Final = 256
+"""Calls of one shape share a plan; of more shapes than these nothing is kept."""
+
+_Key = TypeVar("_Key")
+_Plan = TypeVar("_Plan")
+
+
+class Plans(dict[_Key, _Plan]):
+    """Makes the plan that is asked for and not there; forgets all if there are too many.
+
+    Args:
+        make: Makes one by its key.
+
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[_Key], _Plan]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: _Key) -> _Plan:
+        plan = self._make(key)
+        if len(self) >= MAX_PLANS:
+            self.clear()
+        self[key] = plan
+        return plan
 
 
 class Slot:

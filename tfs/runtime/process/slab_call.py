@@ -24,10 +24,12 @@ from tfs.runtime.guest.sealed_file import new_memfd, read_at, write_at
 from tfs.runtime.guest.slab import (
     DTYPE_CODES,
     DTYPE_OF_CODE,
+    MAX_PLANS,
     MAX_WORDS,
     REPLY_WORDS,
     REQUEST_WORDS,
     WORD_BYTES,
+    Plans,
     Slab,
     Slot,
     aligned,
@@ -43,15 +45,14 @@ MANY_BYTES: Final = 16 << 20
 
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
-_MAX_PLANS: Final = 256  # requests of one shape share a plan, and so do replies
 _HEADER_BYTES: Final = REPLY_WORDS * WORD_BYTES
 _read_header = struct.Struct(f"={REPLY_WORDS}q").unpack_from
 
 _PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
 """Name, dtype, shape, and where its bytes begin and end."""
 
-ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
-"""The known replies of one signature, by their words."""
+ReplyPlans: TypeAlias = "Plans[bytes, list[_PlannedOutput]]"
+"""What replies of one signature say, by their words."""
 
 _PlannedRequest: TypeAlias = "tuple[slice, bytes, tuple[tuple[str, slice], ...]]"
 """Where the words go, the words, and each input's name and where its bytes go."""
@@ -170,7 +171,7 @@ def write_request(
         memory[offset : offset + len(data)] = data
     slab.write_words(slot.request_word, (index, task.num_rows, 0, len(words), *words))
     if not any(isinstance(each.data, tuple) for each in inputs.values()):
-        if len(plans) >= _MAX_PLANS:
+        if len(plans) >= MAX_PLANS:
             plans.clear()
         num_bytes = (REQUEST_WORDS + len(words)) * WORD_BYTES
         words_at = slice(slot.request_byte, slot.request_byte + num_bytes)
@@ -235,7 +236,6 @@ def read_reply(
     slab: Slab,
     slot: Slot,
     who: str,
-    signature: Signature,
     overflow_fd: int | None,
     plans: ReplyPlans,
 ) -> tuple[Outcome, float]:
@@ -248,9 +248,8 @@ def read_reply(
         slab: The slab that has the slot.
         slot: The slot with the reply.
         who: The version, for an error without a text.
-        signature: The signature that was called.
         overflow_fd: The memfd that came with it, if one did; the caller closes it.
-        plans: What earlier replies of this signature said.
+        plans: Those of the signature that was called.
 
     Raises:
         CorruptReply: The worker wrote nonsense; it must not be used any more.
@@ -267,11 +266,7 @@ def read_reply(
     if not 0 <= num <= MAX_WORDS - REPLY_WORDS:
         raise CorruptReply("descriptor length")
     descriptor = memory[start : start + num * WORD_BYTES]
-    plan = plans.get(descriptor)
-    if plan is None:
-        if len(plans) >= _MAX_PLANS:
-            plans.clear()
-        plan = plans[descriptor] = _plan(descriptor, signature)
+    plan = plans[descriptor]
     if overflow_bytes:
         if overflow_fd is None:
             raise CorruptReply("no memfd for its outputs")
@@ -298,6 +293,11 @@ def read_reply(
     if is_slow:
         return SlowReply(partial(_unpacked, outputs)), call_s
     return outputs, call_s
+
+
+def reply_plans(signature: Signature) -> ReplyPlans:
+    """Returns what finds out, once for each form, what replies of a signature say."""
+    return Plans(lambda descriptor: _plan(descriptor, signature))
 
 
 def _plan(descriptor: bytes, signature: Signature) -> list[_PlannedOutput]:

@@ -21,11 +21,11 @@ from tfs.runtime.interpreter import finish
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.slab_call import (
     CorruptReply,
-    ReplyPlans,
     RequestPlans,
     SlowReply,
     Spill,
     read_reply,
+    reply_plans,
     takes_long_to_write,
     write_request,
 )
@@ -99,7 +99,7 @@ class VersionCalls:
             name: index for index, name in enumerate(source.signatures)
         }
         self.request_plans: list[RequestPlans] = [{} for _ in source.signatures]
-        self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
+        self.reply_plans = [reply_plans(each) for each in source.signatures.values()]
         self.times = CallTimes()
         self.last_call_s: float | None = None
 
@@ -380,9 +380,8 @@ class WorkerCalls:
         if slab.words[slot.reply_word + 2]:
             overflow_fd = self._process.receive_tensors()
         plans = version.reply_plans[call.index]
-        signature = call.task.signature
         try:
-            return read_reply(slab, slot, version.who, signature, overflow_fd, plans)
+            return read_reply(slab, slot, version.who, overflow_fd, plans)
         finally:
             if overflow_fd is not None:
                 os.close(overflow_fd)

@@ -28,7 +28,7 @@ from tfs.core.errors import (
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.devices import leave_if_device_is_lost
 from tfs.runtime.guest.faults import is_out_of_memory
-from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
@@ -44,6 +44,47 @@ from tfs.runtime.guest.worker.worker_model import LoadedModel, WorkerModel
 _MAX_TEXT_BYTES = 4096
 _HEADER_BYTES = REQUEST_WORDS * WORD_BYTES
 _read_header = struct.Struct(f"={REQUEST_WORDS}q").unpack_from
+
+
+class TakenCall:
+    """A call in a slot, from when it is taken until it is answered.
+
+    If calls overlap, it tells when it has to be answered, and whether somebody waits.
+
+    Attributes:
+        index: Number of its slot.
+        slot: The slot.
+        memory: Its inputs, if the slot is too small for them.
+        begun_ns: When it was taken.
+        loaded: The model that it calls; None until it is read.
+        name: The signature that it calls; "" until it is read.
+
+    """
+
+    __slots__ = ("_slab", "begun_ns", "index", "loaded", "memory", "name", "slot")
+
+    def __init__(self, slab: Slab, index: int, memory: mmap.mmap | None) -> None:
+        self._slab = slab
+        self.index = index
+        self.slot: Slot = slab.slots[index]
+        self.memory = memory
+        self.begun_ns = time.perf_counter_ns()
+        self.loaded: LoadedModel | None = None
+        self.name = ""
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Its deadline; None for none."""
+        deadline_ns = self._slab.words[self._slab.deadlines + self.index]
+        return deadline_ns / 1e9 if deadline_ns else None
+
+    @property
+    def error(self) -> ServingError | None:
+        """Why nobody waits for it any more, as the host says in the slab."""
+        code = self._slab.words[self._slab.marks + self.index]
+        if not code:
+            return None
+        return BY_CODE[Code(code)]("nobody waits for the answer any more")
 
 
 class CallAnswerer:
@@ -71,36 +112,27 @@ class CallAnswerer:
         self._outputs = OutputWriter(slab)
         self._num_threads = 0  # not known yet: each thread has its own number
 
-    def answer(self, slot: Slot, overflow: mmap.mmap | None) -> int | None:
-        """Runs the slot's call and writes its reply. Any failure becomes the reply.
-
-        Args:
-            slot: The slot of the call.
-            overflow: Its inputs, if the slot is too small for them.
+    def answer(self, call: TakenCall) -> int | None:
+        """Runs a call and writes its reply. Any failure becomes the reply.
 
         Returns:
             A memfd with the outputs if they do not fit the slot; the caller sends and
             closes it.
 
         """
-        begun_ns = time.perf_counter_ns()
-        loaded: LoadedModel | None = None
-        name = ""
         try:
-            loaded, name, inputs, num_rows = self.read(slot, overflow)
+            guest, inputs, num_rows = self.read(call)
             try:
-                result = loaded.guest.run(name, inputs, num_rows)
+                result = guest.run(call.name, inputs, num_rows)
             finally:
                 FORKS.end_copy(self._depth)
-            return self.reply(slot, result, begun_ns)
+            return self.reply(call, result)
         except BaseException as error:  # reading what a model returned may raise it
-            self.fail(slot, error, loaded, name, begun_ns)
+            self.fail(call, error)
         return None
 
-    def read(
-        self, slot: Slot, overflow: mmap.mmap | None
-    ) -> tuple[LoadedModel, str, dict[str, Value], int]:
-        """Returns whose call it is, of which signature, with which inputs and rows.
+    def read(self, call: TakenCall) -> tuple[GuestModel, dict[str, Value], int]:
+        """Returns the model that a call is for, its inputs and their rows.
 
         The thread gets as many threads of torch as the model wants.
 
@@ -108,31 +140,27 @@ class CallAnswerer:
             ServingError: There is no model here yet.
 
         """
-        slab = self._slab
-        signature_index, num_rows, _, num_words = _read_header(
-            slab.map, slot.request_byte
-        )
-        start = slot.request_byte + _HEADER_BYTES
-        descriptor = slab.map[start : start + num_words * WORD_BYTES]
-        loaded = self._model.loaded()
+        memory, start = self._slab.map, call.slot.request_byte
+        signature_index, num_rows, _, num_words = _read_header(memory, start)
+        start += _HEADER_BYTES
+        descriptor = memory[start : start + num_words * WORD_BYTES]
+        loaded = call.loaded = self._model.loaded()
         if loaded.source.intra_op_threads != self._num_threads:
             self._num_threads = loaded.source.intra_op_threads
             torch.set_num_threads(self._num_threads)
+        call.name = loaded.signature_names[signature_index]
         names = loaded.input_names[signature_index]
-        inputs = self._inputs.read(names, descriptor, overflow)
-        return loaded, loaded.signature_names[signature_index], inputs, num_rows
+        return loaded.guest, self._inputs.read(names, descriptor, call.memory), num_rows
 
-    def reply(
-        self, slot: Slot, result: Mapping[str, Output], begun_ns: int
-    ) -> int | None:
+    def reply(self, call: TakenCall, result: Mapping[str, Output]) -> int | None:
         """Writes outputs; returns a memfd with those that do not fit the slot."""
-        slab = self._slab
+        slab, slot = self._slab, call.slot
         words, overflow_fd = self._outputs.write(slot, result)
         try:
             overflow_out = 0
             if overflow_fd is not None:
                 overflow_out = os.fstat(overflow_fd).st_size
-            ns = time.perf_counter_ns() - begun_ns
+            ns = time.perf_counter_ns() - call.begun_ns
             slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
         except BaseException:
             if overflow_fd is not None:
@@ -141,22 +169,15 @@ class CallAnswerer:
             raise
         return overflow_fd
 
-    def fail(
-        self,
-        slot: Slot,
-        error: BaseException,
-        loaded: LoadedModel | None,
-        name: str,
-        begun_ns: int,
-    ) -> None:
-        """Writes why a call failed, of signature ``name`` if it is known whose it was."""
-        slab = self._slab
-        if loaded is not None:
-            leave_if_device_is_lost(error, loaded.source.device)
-        ran_out = is_out_of_memory(error)
+    def fail(self, call: TakenCall, error: BaseException) -> None:
+        """Writes why a call failed."""
+        slab, reply_word = self._slab, call.slot.reply_word
         who = "a model"
-        if loaded is not None:
-            who = f"{loaded.source.id.slashed}, signature {name!r}"
+        if call.loaded is not None:
+            source = call.loaded.source
+            leave_if_device_is_lost(error, source.device)
+            who = f"{source.id.slashed}, signature {call.name!r}"
+        ran_out = is_out_of_memory(error)
         fault = serving_error(error, who)
         # This frame refers to the error, and so to all that the model had made.
         forget_frames(fault)
@@ -165,42 +186,15 @@ class CallAnswerer:
             if isinstance(fault, InvalidItems)
             else fault.message.encode()[:_MAX_TEXT_BYTES]
         )
-        ns = time.perf_counter_ns() - begun_ns
-        slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
-        slab.write_text(slot.reply_word + REPLY_WORDS, text)
+        ns = time.perf_counter_ns() - call.begun_ns
+        slab.write_words(reply_word, (int(fault.code), ns, 0, len(text)))
+        slab.write_text(reply_word + REPLY_WORDS, text)
         del fault  # frees what the model's frames held
         if ran_out:
             self._on_out_of_memory()
 
 
 _ONE: Final = (1).to_bytes(8, sys.byteorder)  # as an eventfd takes it
-
-
-class TakenCall:
-    """A call in a slot, from when it is taken until it is answered.
-
-    Attributes:
-        index: Number of its slot.
-        slot: The slot.
-        memory: Its inputs, if the slot is too small for them.
-        mark: Tells whether somebody waits for it, if calls overlap.
-
-    """
-
-    __slots__ = ("_slab", "index", "mark", "memory", "slot")
-
-    def __init__(self, slab: Slab, index: int, memory: mmap.mmap | None) -> None:
-        self._slab = slab
-        self.index = index
-        self.slot: Slot = slab.slots[index]
-        self.memory = memory
-        self.mark = _SlotMark(slab, index)
-
-    @property
-    def deadline_s(self) -> float | None:
-        """Its deadline, if calls overlap; None for none."""
-        deadline_ns = self._slab.words[self._slab.deadlines + self.index]
-        return deadline_ns / 1e9 if deadline_ns else None
 
 
 class CallSlots:
@@ -245,9 +239,9 @@ class CallSlots:
 
     def _answer(self, answerer: CallAnswerer, call: TakenCall) -> int | None:
         if self._in_scope:
-            with request_scope(call.deadline_s, call.mark):
-                return answerer.answer(call.slot, call.memory)
-        return answerer.answer(call.slot, call.memory)
+            with request_scope(call.deadline_s, call):
+                return answerer.answer(call)
+        return answerer.answer(call)
 
     def take(self) -> TakenCall:
         """Takes the next request, of which ``wait`` has told."""
@@ -307,20 +301,3 @@ class CallSlots:
             self._tensors.sendmsg([b"o"], [rights])
         finally:
             os.close(fd)
-
-
-class _SlotMark:
-    """Tells whether somebody waits for a call: the host says so in the slab."""
-
-    __slots__ = ("_slab", "_word")
-
-    def __init__(self, slab: Slab, index: int) -> None:
-        self._slab = slab
-        self._word = slab.marks + index
-
-    @property
-    def error(self) -> ServingError | None:
-        code = self._slab.words[self._word]
-        if not code:
-            return None
-        return BY_CODE[Code(code)]("nobody waits for the answer any more")

@@ -11,7 +11,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -23,6 +23,7 @@ from tfs.runtime.guest.slab import (
     DTYPE_OF_CODE,
     MAX_WORDS,
     REPLY_WORDS,
+    Plans,
     Slab,
     Slot,
     aligned,
@@ -46,7 +47,6 @@ _memmove = ctypes.memmove
 _STRIDED = torch.strided
 _MOST_WORDS = MAX_WORDS - REPLY_WORDS
 _TOO_MANY = "too many outputs, or of too many dimensions"
-_MAX_PLANS = 256  # descriptors to remember; requests of one shape share one
 
 
 class InputReader:
@@ -59,9 +59,9 @@ class InputReader:
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
-        self._plans: dict[tuple[tuple[str, ...], bytes], list[_PlannedInput]] = {}
+        self._plans = Plans(_plan)
         # What lies at a place of the slab: making it costs more than a view of it.
-        self._flat: dict[tuple[torch.dtype, int, int], torch.Tensor] = {}
+        self._flat = Plans(self._place)
 
     def read(
         self, names: tuple[str, ...], descriptor: bytes, overflow: mmap.mmap | None
@@ -75,10 +75,7 @@ class InputReader:
                 slab.
 
         """
-        key = (names, descriptor)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._planned(key)
+        plan = self._plans[names, descriptor]
         inputs: dict[str, Value] = {}
         for name, dtype, num_elements, offset, shape, strides, size_bytes in plan:
             if dtype is None:
@@ -93,30 +90,19 @@ class InputReader:
                 )
                 inputs[name] = flat.as_strided(shape, strides)
             else:
-                place = (dtype, num_elements, offset)
-                known = self._flat.get(place)
-                if known is None:
-                    known = self._place(place)
-                inputs[name] = known.as_strided(shape, strides)
+                flat = self._flat[dtype, num_elements, offset]
+                inputs[name] = flat.as_strided(shape, strides)
         return inputs
 
-    def _planned(self, key: tuple[tuple[str, ...], bytes]) -> list[_PlannedInput]:
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
-        plan = self._plans[key] = _plan(*key)
-        return plan
-
     def _place(self, place: tuple[torch.dtype, int, int]) -> torch.Tensor:
-        if len(self._flat) >= _MAX_PLANS:
-            self._flat.clear()
         dtype, num_elements, offset = place
-        flat = self._flat[place] = torch.frombuffer(
+        return torch.frombuffer(
             self._memory, dtype=dtype, count=num_elements, offset=offset
         )
-        return flat
 
 
-def _plan(names: Sequence[str], descriptor: bytes) -> list[_PlannedInput]:
+def _plan(key: tuple[tuple[str, ...], bytes]) -> list[_PlannedInput]:
+    names, descriptor = key
     words = memoryview(descriptor).cast("q").tolist()
     plan: list[_PlannedInput] = []
     position = 0
@@ -146,8 +132,7 @@ class OutputWriter:
 
     def __init__(self, slab: Slab) -> None:
         self._map = slab.map
-        # By what tells one output's place from another's.
-        self._places: dict[tuple[int, torch.dtype, torch.Size], _Place] = {}
+        self._places = Plans(self._place)
 
     def write(
         self, slot: Slot, outputs: Mapping[str, Output]
@@ -166,8 +151,7 @@ class OutputWriter:
         places = self._places
         for output in outputs.values():
             if isinstance(output, torch.Tensor):
-                key = (offset, output.dtype, output.shape)
-                place = places.get(key) or self._place(key, output)
+                place = places[offset, output.dtype, output.shape]
                 stop = place.stop
                 if stop > end:
                     return self._spill(outputs)
@@ -191,24 +175,16 @@ class OutputWriter:
             raise ValueError(_TOO_MANY)
         return words, None
 
-    def _place(
-        self, key: tuple[int, torch.dtype, torch.Size], output: torch.Tensor
-    ) -> _Place:
-        if len(self._places) >= _MAX_PLANS:
-            self._places.clear()
+    def _place(self, key: tuple[int, torch.dtype, torch.Size]) -> _Place:
         offset, dtype, shape = key
-        size_bytes = output.numel() * dtype.itemsize
+        size_bytes = shape.numel() * dtype.itemsize
         tensor: torch.Tensor | None = None
         if 0 < size_bytes <= len(self._map) - offset:
             tensor = torch.frombuffer(
-                self._map, dtype=dtype, count=output.numel(), offset=offset
+                self._map, dtype=dtype, count=shape.numel(), offset=offset
             ).view(shape)
-        place = self._places[key] = _Place(
-            tensor,
-            (_CODE_OF[dtype], offset, size_bytes, len(shape), *shape),
-            offset + size_bytes,
-        )
-        return place
+        words = (_CODE_OF[dtype], offset, size_bytes, len(shape), *shape)
+        return _Place(tensor, words, offset + size_bytes)
 
     def _spill(self, outputs: Mapping[str, Output]) -> tuple[list[int], int]:
         """Writes the tensors into a memfd, whose start their offsets count from."""

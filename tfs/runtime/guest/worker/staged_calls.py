@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 
-from tfs.core.errors import ServingError
 from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
 from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.worker.call_slots import CallAnswerer, CallSlots, TakenCall
-from tfs.runtime.guest.worker.worker_model import LoadedModel
 
 
 class StagedCalls:
@@ -61,29 +59,24 @@ class StagedCalls:
             self._take_one(slots.take(), arrived_s)
 
     def _take_one(self, taken: TakenCall, arrived_s: float) -> None:
-        begun_ns = time.perf_counter_ns()
         slots, answerer = self._slots, self._answerer
-        loaded: LoadedModel | None = None
-        name = ""
 
-        def end(outcome: Outputs | ServingError) -> None:
+        def end(outcome: Outputs | BaseException) -> None:
             overflow_fd = None
             try:
-                if isinstance(outcome, ServingError):
+                if isinstance(outcome, BaseException):
                     raise outcome
-                overflow_fd = answerer.reply(taken.slot, outcome, begun_ns)
+                overflow_fd = answerer.reply(taken, outcome)
             except BaseException as error:  # also of outputs that cannot be read
-                answerer.fail(taken.slot, error, loaded, name, begun_ns)
+                answerer.fail(taken, error)
             slots.give(taken, overflow_fd)
 
         try:
-            loaded, name, inputs, num_rows = answerer.read(taken.slot, taken.memory)
-            guest = loaded.guest
+            guest, inputs, num_rows = answerer.read(taken)
             assert isinstance(guest, StagedModel)  # a worker has one version
             self._guest = guest
         except BaseException as error:
-            answerer.fail(taken.slot, error, loaded, name, begun_ns)
-            slots.give(taken, None)
+            end(error)
             return
-        deadline_s, mark = taken.deadline_s, taken.mark
-        guest.add(name, inputs, num_rows, arrived_s, deadline_s, mark, end)
+        name, deadline_s = taken.name, taken.deadline_s
+        guest.add(name, inputs, num_rows, arrived_s, deadline_s, taken, end)
