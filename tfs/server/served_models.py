@@ -22,7 +22,6 @@ from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_notes import Rejection, TrialNotes, settings_form
 from tfs.server.config.server_config import ServerConfig
@@ -407,8 +406,8 @@ class ServedModels:
         def pin() -> ServableHandle[Servable]:
             return self._acquire_version(name, version)
 
-        def note_rejected(tried: Canary, rejection: Rejection) -> None:
-            self._notes.reject(name, base_path, tried, rejection)
+        def note_rejected(rejection: Rejection) -> None:
+            self._notes.reject(name, base_path, version, rejection)
             self.refresh(name)
 
         base_path = settings.base_path

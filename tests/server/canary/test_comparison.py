@@ -11,6 +11,7 @@ import pytest
 from tfs.core.dtype import BFLOAT16, STRING, dtype
 from tfs.core.servable import Outcome
 from tfs.core.tensor_view import TensorView
+from tfs.proto.tfs.v1.admin_service_pb2 import Comparison
 from tfs.proto.tfs.v1.model_config_pb2 import Guard
 from tfs.server.canary.comparison import Figures, Side, Tally, judge, rejection
 from tfs.server.canary.difference import Difference, difference
@@ -143,62 +144,55 @@ def test_a_tally_adds_up() -> None:
     tally.add_pair(2, None)
     tally.primary.latency_s.observe(0.25)
     tally.canary.latency_s.observe(0.5)
-    figures = tally.figures()
-    assert figures.num_pairs == 2
+    found = tally.figures()
+    assert found.canary_fault_rate == 0.25
+    figures = found.shown
+    assert figures.num_requests == 2
     assert figures.num_rows == 4
     assert figures.num_incomparable == 1
     assert figures.mean_abs_diff == 0.5
     assert figures.max_abs_diff == 1.5
     assert figures.top1_disagreement == 0.75  # one row, and both that have no equal
     assert figures.canary_error_rate == 0.5
-    assert figures.canary_fault_rate == 0.25
     assert figures.primary_error_rate == 0.0
     assert figures.latency_ratio == 2.0
 
 
 def test_nothing_measured_is_no_figure() -> None:
     """Zero would look like perfection."""
-    figures = Tally().figures()
-    assert figures.max_abs_diff is None
-    assert figures.latency_ratio is None
-    assert figures.canary_error_rate is None
+    assert Tally().figures().shown == Comparison()
 
 
 @pytest.mark.parametrize(
     ("guard", "figures", "exceeded"),
     [
-        (Guard(), Figures(num_samples=9, mean_abs_diff=9.0), []),
+        (Guard(), Figures(Comparison(mean_abs_diff=9.0), 9), []),
         (
             Guard(max_mean_abs_diff=0.5),
-            Figures(num_samples=1, mean_abs_diff=0.5),
+            Figures(Comparison(mean_abs_diff=0.5), 1),
             [],
         ),
         (
             Guard(max_mean_abs_diff=0.5),
-            Figures(num_samples=1, mean_abs_diff=0.6),
+            Figures(Comparison(mean_abs_diff=0.6), 1),
             ["max_mean_abs_diff"],
         ),
         (
             Guard(min_samples=2, max_mean_abs_diff=0.5),
-            Figures(num_samples=1, mean_abs_diff=0.6),
+            Figures(Comparison(mean_abs_diff=0.6), 1),
             [],
         ),
         (
             Guard(max_mean_abs_diff=0.5),
-            Figures(num_samples=1, mean_abs_diff=math.nan),
+            Figures(Comparison(mean_abs_diff=math.nan), 1),
             ["max_mean_abs_diff"],
         ),
         (
             Guard(max_error_rate=0.0, max_latency_ratio=1.5),
-            Figures(
-                num_samples=1,
-                canary_fault_rate=0.1,
-                latency_ratio=1.6,
-                sure_latency_ratio=1.6,
-            ),
+            Figures(Comparison(latency_ratio=1.6), 1, 0.1, sure_latency_ratio=1.6),
             ["max_latency_ratio", "max_error_rate"],
         ),
-        (Guard(max_top1_disagreement=0.1), Figures(num_samples=1), []),
+        (Guard(max_top1_disagreement=0.1), Figures(Comparison(), 1), []),
     ],
 )
 def test_a_limit_counts_with_samples_enough(

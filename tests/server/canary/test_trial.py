@@ -65,9 +65,9 @@ def test_a_copy_is_compared_and_thrown_away() -> None:
     assert outcome["y"] == floats((1.0, 2.0))
     found = trial_of(env)
     assert (found.num_teed, found.num_dropped) == (1, 0)
-    total = found.by_signature["serving_default"]
+    total = found.report().by_signature["serving_default"]
     # x = [1, 2]; y is x at the primary and 2x at the canary.
-    assert (total.num_pairs, total.num_rows) == (1, 1)
+    assert (total.num_requests, total.num_rows) == (1, 1)
     assert (total.max_abs_diff, total.mean_abs_diff) == (2.0, 1.5)
     assert total.top1_disagreement == 0.0
     assert (total.primary_error_rate, total.canary_error_rate) == (0.0, 0.0)
@@ -110,7 +110,7 @@ def test_the_caller_has_its_answer_before_the_copy_runs() -> None:
     env.puppet("a", 2).is_holding = False
     env.puppet("a", 2).release()
     env.settle()
-    assert trial_of(env).total.num_pairs == 3
+    assert trial_of(env).total.shown.num_requests == 3
 
 
 def test_copies_beyond_the_queue_are_dropped_and_counted() -> None:
@@ -131,11 +131,11 @@ def test_a_canary_that_fails_alone_is_at_fault() -> None:
     env.puppet("a", 1).error = env.puppet("a", 2).error = InvalidArgument("bad row")
     env.request("a")
     assert trial_of(env).total.canary_fault_rate == 0.0
-    assert trial_of(env).total.canary_error_rate == 1.0
+    assert trial_of(env).total.shown.canary_error_rate == 1.0
     env.puppet("a", 1).error = None
     env.request("a")
     assert trial_of(env).total.canary_fault_rate == 0.5
-    assert trial_of(env).total.primary_error_rate == 0.5
+    assert trial_of(env).total.shown.primary_error_rate == 0.5
 
 
 def test_what_a_request_leaves_out_is_the_canarys_own_default() -> None:
@@ -154,8 +154,8 @@ def test_what_a_request_leaves_out_is_the_canarys_own_default() -> None:
     rows = floats((1.0, 2.0), (3.0, 4.0))
     env.request("a", inputs={"x": rows})
     env.request("a", inputs={"x": rows, "scale": rows})
-    found = trial_of(env).total
-    assert (found.num_pairs, found.canary_error_rate) == (2, 0.0)
+    found = trial_of(env).total.shown
+    assert (found.num_requests, found.canary_error_rate) == (2, 0.0)
     left_out, sent = env.puppet("a", 2).tasks
     assert left_out.inputs["scale"] == floats((2.0, 2.0))
     assert sent.inputs["scale"] == rows
@@ -180,7 +180,7 @@ def test_latencies_are_compared() -> None:
     env.clock.advance(0.3)
     env.puppet("a", 2).release()
     env.settle()
-    ratio = trial_of(env).total.latency_ratio
+    ratio = trial_of(env).total.shown.latency_ratio
     assert ratio == pytest.approx(3.0)
 
 
@@ -205,8 +205,7 @@ def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None
     found = trial_of(env)
     assert words in found.rejected
     assert "after 3 requests" in found.rejected
-    limits = judge(found.settings.guard, found.total)
-    assert [limit.exceeded for limit in limits] == [True]
+    assert [limit.exceeded for limit in found.report().guards] == [True]
     env.request("a")
     assert trial_of(env).num_teed == 3
 
@@ -258,7 +257,8 @@ def test_callers_who_fail_with_both_versions_are_no_fault(error: ServingError) -
         env.request("a")
     found = trial_of(env)
     assert found.rejected == ""
-    assert found.total.canary_error_rate == found.total.primary_error_rate == 1.0
+    assert found.total.shown.canary_error_rate == 1.0
+    assert found.total.shown.primary_error_rate == 1.0
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("bad row"), Cancelled("gave up")])
@@ -304,8 +304,8 @@ def test_copies_go_on_when_a_canary_that_hung_answers() -> None:
     env.request("a")
     found = trial_of(env)
     assert (found.num_teed, found.num_dropped) == (2, 1)
-    assert found.total.num_pairs == 2
-    assert found.total.canary_error_rate == pytest.approx(1 / 3)
+    assert found.total.shown.num_requests == 2
+    assert found.total.shown.canary_error_rate == pytest.approx(1 / 3)
 
 
 def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
@@ -315,8 +315,8 @@ def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
         env.refuse("a")  # callers' mistakes, with either version
         env.refuse("a")
     assert trial_of(env).rejected == ""
-    assert trial_of(env).total.canary_error_rate == 1.0
-    assert trial_of(env).total.primary_error_rate == 1.0
+    assert trial_of(env).total.shown.canary_error_rate == 1.0
+    assert trial_of(env).total.shown.primary_error_rate == 1.0
     for _ in range(40):
         env.refuse("a")
         assert env.request("a") == 1

@@ -12,12 +12,12 @@ from tests.server.environment import Environment, model
 from tfs.core.errors import FailedPrecondition, Internal, NotFound
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.canary.trial_notes import Rejection, TrialNotes
+from tfs.server.canary.trial_notes import Rejection, TrialNotes, settings_form
 
 SETTINGS = model_config_pb2.Canary(
     version=2, tee_fraction=0.5, guard=model_config_pb2.Guard(max_error_rate=0.0)
 )
-REJECTION = Rejection("error rate 1 > 0", 12.5)
+REJECTION = Rejection(settings_form(SETTINGS), "error rate 1 > 0", 12.5)
 TRIAL = (
     "model_version_policy { all {} } traffic { primary: 1 "
     "canary { version: 2 tee_fraction: 1 guard { max_error_rate: 0 } } }"
@@ -28,7 +28,7 @@ FILE = "trials.json"
 def test_a_rejection_is_found_again_after_a_restart(tmp_path: Path) -> None:
     """After a restart the rejection holds for the trial that was ended alone."""
     notes = TrialNotes(str(tmp_path))
-    notes.reject("a", "/models/a", SETTINGS, REJECTION)
+    notes.reject("a", "/models/a", 2, REJECTION)
     again = TrialNotes(str(tmp_path))
     again.read()
     assert again.rejected("a", "/models/a") == {2: "error rate 1 > 0"}
@@ -61,7 +61,7 @@ def test_a_state_directory_that_cannot_be_written_is_no_reason_to_stop(
     path = tmp_path / "file"
     path.write_text("not a directory")
     notes = TrialNotes(str(path))
-    notes.reject("a", "/models/a", SETTINGS, REJECTION)
+    notes.reject("a", "/models/a", 2, REJECTION)
     assert notes.find("a", "/models/a", SETTINGS) == REJECTION
 
 

@@ -15,7 +15,8 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.label_reports import label_words
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
-from tfs.server.config.waiting import ConfigOutcome, fill_error
+from tfs.server.config.waiting import ConfigOutcome
+from tfs.server.messages import fill_error
 
 
 def base_report(base: Base) -> pb.BaseReport:

@@ -46,9 +46,10 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.server_config import Message as ServerMessage
 from tfs.server.config.server_config import parse_config_text
-from tfs.server.config.waiting import ConfigOutcome, fill_error
+from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetSource
+from tfs.server.messages import fill_error
 from tfs.server.placing.version_probe import VersionProbe
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,6 @@ from tfs.server.admin.version_report import (
     fill_load,
     fill_loaded,
     fill_stats,
-    histogram,
     version_report,
 )
 from tfs.server.config.overrides import Override
@@ -39,9 +38,9 @@ from tfs.server.config.running_config import (
     RunningConfig,
     require_configured,
 )
-from tfs.server.config.waiting import fill_error
 from tfs.server.core import ServerCore
 from tfs.server.input_skew import InputSkew
+from tfs.server.messages import fill_error, histogram
 from tfs.server.system.processes import tree_resident_bytes
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from tfs.core.errors import Code, Quarantined
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.stats import HistogramSnapshot
 from tfs.core.system.process_memory import private_bytes
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
@@ -26,7 +25,7 @@ from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.servables.joining.batched import BatchedServable, QueueReport
 from tfs.servables.loaded_version import LoadedVersion
-from tfs.server.config.waiting import fill_error
+from tfs.server.messages import fill_error, histogram
 from tfs.server.system.processes import started_s
 
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
@@ -275,10 +274,3 @@ def _fill_requests(report: pb.RequestStats, figures: Sequence[RequestFigures]) -
         if code is not Code.OK:
             report.num_errors_by_code[int(code)] += num
     report.latency_s.CopyFrom(histogram(found.latency_s))
-
-
-def histogram(snapshot: HistogramSnapshot) -> pb.Histogram:
-    """Returns a histogram as a message."""
-    return pb.Histogram(
-        bounds=snapshot.bounds, counts=snapshot.counts, total=snapshot.total
-    )

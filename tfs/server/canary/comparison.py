@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import Cancelled, InvalidArgument, OutOfRange, ServingError
 from tfs.core.servable import Outcome
-from tfs.core.stats import Histogram, HistogramSnapshot, exponential_bounds
-from tfs.proto.tfs.v1.admin_service_pb2 import GuardReport
+from tfs.core.stats import Histogram, exponential_bounds
+from tfs.proto.tfs.v1.admin_service_pb2 import Comparison, GuardReport
 from tfs.proto.tfs.v1.model_config_pb2 import Guard
+from tfs.server.messages import histogram
 
 if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
@@ -26,13 +27,6 @@ _CHANCE_DEVIATIONS: Final = 3.0
 # Errors that a caller can cause. A deadline that passed often shows as CANCELLED,
 # because clients cancel then, which may arrive before the server's own timer fires.
 _DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
-# Of the limits, the figure to report and the figure to judge.
-_LIMITS: Final = {
-    "max_top1_disagreement": ("top1_disagreement", "top1_disagreement"),
-    "max_mean_abs_diff": ("mean_abs_diff", "mean_abs_diff"),
-    "max_latency_ratio": ("latency_ratio", "sure_latency_ratio"),
-    "max_error_rate": ("canary_fault_rate", "canary_fault_rate"),
-}
 
 
 @dataclass(slots=True)
@@ -45,7 +39,7 @@ class Side:
         num_split: How many of all were its share of a split.
         num_disputed: How many of the split failed in a way that a caller can cause: the
             request did not fit, the model refused it, or the caller gave up.
-        latency_s: Latencies of those that did not fail.
+        latency_s: Histogram of those that did not fail.
 
     """
 
@@ -152,9 +146,8 @@ class Tally:
             spread = math.hypot(canary.latency_spread, primary.latency_spread)
             sure_ratio = ratio * (1 - _CHANCE_DEVIATIONS * spread)
         num_faults = self.num_canary_faults + _excess(canary, primary)
-        return Figures(
-            num_samples=canary.num,
-            num_pairs=self.num_pairs,
+        shown = Comparison(
+            num_requests=self.num_pairs,
             num_rows=self.num_pair_rows,
             num_incomparable=self.num_incomparable,
             max_abs_diff=self.max_abs_diff if self.num_elements else None,
@@ -162,36 +155,56 @@ class Tally:
             top1_disagreement=_share(self.num_disagreeing, self.num_class_rows),
             primary_error_rate=_share(primary.num_errors, primary.num),
             canary_error_rate=_share(canary.num_errors, canary.num),
-            canary_fault_rate=_share(num_faults, canary.num),
             latency_ratio=ratio,
-            sure_latency_ratio=sure_ratio,
-            primary_s=primary_s,
-            canary_s=canary_s,
         )
+        return Figures(shown, canary.num, _share(num_faults, canary.num), sure_ratio)
+
+    def comparison(self, *, include_latencies: bool) -> Comparison:
+        """Returns what reports show of the figures, with histograms of latencies."""
+        shown = self.figures().shown
+        if include_latencies:
+            shown.primary_latency_s.CopyFrom(
+                histogram(self.primary.latency_s.snapshot())
+            )
+            shown.canary_latency_s.CopyFrom(histogram(self.canary.latency_s.snapshot()))
+        return shown
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a tally; None is not measured yet. Immutable.
+    """The figures of a tally. Immutable.
 
-    ``sure_latency_ratio`` is ``latency_ratio`` reduced by what chance could explain: a
-    few slow requests among thousands can double the mean of either version.
+    Attributes:
+        shown: What reports show of them; what is not measured yet is absent.
+        num_samples: The canary's requests.
+        canary_fault_rate: Share of these that failed by its own fault; None without any.
+        sure_latency_ratio: The latency ratio reduced by what chance could explain: a few
+            slow requests among thousands can double the mean of either version.
+
     """
 
+    shown: Comparison
     num_samples: int = 0
-    num_pairs: int = 0
-    num_rows: int = 0
-    num_incomparable: int = 0
-    max_abs_diff: float | None = None
-    mean_abs_diff: float | None = None
-    top1_disagreement: float | None = None
-    primary_error_rate: float | None = None
-    canary_error_rate: float | None = None
     canary_fault_rate: float | None = None
-    latency_ratio: float | None = None
     sure_latency_ratio: float | None = None
-    primary_s: HistogramSnapshot | None = None
-    canary_s: HistogramSnapshot | None = None
+
+    def of_limits(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """Yields each limit of a guard, the figure to report and the figure to judge."""
+        for name in ("top1_disagreement", "mean_abs_diff"):
+            figure = _set(self.shown, name)
+            yield f"max_{name}", figure, figure
+        ratio = _set(self.shown, "latency_ratio")
+        yield "max_latency_ratio", ratio, self.sure_latency_ratio
+        yield "max_error_rate", self.canary_fault_rate, self.canary_fault_rate
+
+    def __str__(self) -> str:
+        return (
+            f"(after {self.num_samples} requests, {self.shown.num_rows} rows compared)"
+        )
+
+
+def _set(shown: Comparison, name: str) -> float | None:
+    return getattr(shown, name) if shown.HasField(name) else None
 
 
 def _excess(canary: Side, primary: Side) -> float:
@@ -220,16 +233,15 @@ def judge(guard: Guard, figures: Figures) -> tuple[GuardReport, ...]:
     """Returns every limit that applies, each with its figure, and whether that exceeds it."""
     has_samples = figures.num_samples >= least_samples(guard)
     reports = []
-    for name, (told, judged) in _LIMITS.items():
-        if not guard.HasField(name):
-            continue
-        limit, counts = getattr(guard, name), getattr(figures, judged)
-        is_over = counts is not None and not counts <= limit  # NaN is over any limit
-        report = GuardReport(name=name, limit=limit, exceeded=has_samples and is_over)
-        value = getattr(figures, told)
-        if value is not None:
-            report.value = value
-        reports.append(report)
+    for name, value, judged in figures.of_limits():
+        if guard.HasField(name):
+            limit: float = getattr(guard, name)
+            is_over = (
+                judged is not None and not judged <= limit
+            )  # NaN is over any limit
+            exceeded = has_samples and is_over
+            report = GuardReport(name=name, limit=limit, value=value, exceeded=exceeded)
+            reports.append(report)
     return tuple(reports)
 
 
@@ -240,30 +252,19 @@ def least_samples(guard: Guard) -> int:
 
 def rejection(limits: Sequence[GuardReport], figures: Figures) -> str:
     """Returns why the trial ends, with the numbers; "" if it goes on."""
-    over = [
-        f"{each.name.removeprefix('max_')} {each.value:.4g} > {each.limit:.4g}"
-        for each in limits
-        if each.exceeded
-    ]
-    if not over:
-        return ""
-    return (
-        f"guard: {', '.join(over)} (after {figures.num_samples} requests, "
-        f"{figures.num_rows} rows compared)"
-    )
+    over = [_words(each, ">") for each in limits if each.exceeded]
+    return f"guard: {', '.join(over)} {figures}" if over else ""
 
 
 def approval(limits: Sequence[GuardReport], figures: Figures) -> str:
     """Returns what was measured beside the limits that it is within."""
-    within = [
-        f"{each.name.removeprefix('max_')} {each.value:.4g} <= {each.limit:.4g}"
-        for each in limits
-        if each.HasField("value")
-    ]
-    return (
-        f"{', '.join(within) or 'nothing to compare'} (after {figures.num_samples} "
-        f"requests, {figures.num_rows} rows compared)"
-    )
+    within = [_words(each, "<=") for each in limits if each.HasField("value")]
+    return f"{', '.join(within) or 'nothing to compare'} {figures}"
+
+
+def _words(limit: GuardReport, relation: str) -> str:
+    name = limit.name.removeprefix("max_")
+    return f"{name} {limit.value:.4g} {relation} {limit.limit:.4g}"
 
 
 @dataclass(frozen=True, slots=True)

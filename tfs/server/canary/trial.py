@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
+from tfs.proto.tfs.v1.admin_service_pb2 import CanaryReport
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import (
     Figures,
@@ -38,7 +39,7 @@ from tfs.server.canary.comparison import (
     least_samples,
     rejection,
 )
-from tfs.server.canary.trial_notes import Rejection
+from tfs.server.canary.trial_notes import Rejection, settings_form
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ class Trial:
         settings: Which version is tried, and how.
         pin: Pins the canary; raises NotFound while it is not available.
         parts: What it needs from the server.
-        on_rejected: Called once if a guard ends the trial, on any thread, with the
-            settings that it had then.
+        on_rejected: Called once if a guard ends the trial, on any thread.
         rejection: Why a guard ended the same trial before a restart.
 
     Attributes:
@@ -125,7 +125,7 @@ class Trial:
         settings: Canary,
         pin: Pin,
         parts: TrialParts,
-        on_rejected: Callable[[Canary, Rejection], None],
+        on_rejected: Callable[[Rejection], None],
         rejection: Rejection | None = None,
     ) -> None:
         self.name = name
@@ -150,17 +150,33 @@ class Trial:
         self.rejected = "" if rejection is None else rejection.reason
         self.since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
 
+    def report(self, *, include_latencies: bool = False) -> CanaryReport:
+        """Returns where the trial stands, as far as it knows itself."""
+        with self._lock:
+            settings, total = self.settings, self._total
+            report = CanaryReport(
+                since_s=self.since_s,
+                canary=settings,
+                total=total.comparison(include_latencies=include_latencies),
+                by_signature={
+                    name: each.comparison(include_latencies=include_latencies)
+                    for name, each in self._by_signature.items()
+                },
+                guards=judge(settings.guard, total.figures()),
+                num_teed_requests=self.num_teed,
+                num_dropped_tees=self.num_dropped,
+                num_split_to_primary=self.num_split_to_primary,
+                num_split_to_canary=self.num_split_to_canary,
+            )
+            if self.rejected:
+                report.phase, report.reason = CanaryReport.REJECTED, self.rejected
+        return report
+
     @property
     def total(self) -> Figures:
         """The figures of all signatures together, so far."""
         with self._lock:
             return self._total.figures()
-
-    @property
-    def by_signature(self) -> Mapping[str, Figures]:
-        """The figures so far, by signature name."""
-        with self._lock:
-            return {name: each.figures() for name, each in self._by_signature.items()}
 
     @property
     def spans(self) -> Sequence[TrialSpan]:
@@ -443,7 +459,7 @@ class Trial:
             settings.version,
             reason,
         )
-        self._on_rejected(settings, Rejection(reason, self.since_s))
+        self._on_rejected(Rejection(settings_form(settings), reason, self.since_s))
 
 
 def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:

@@ -31,29 +31,23 @@ class Rejection:
     """Why a guard ended a trial. Immutable.
 
     Attributes:
+        canary: The settings of the trial, as :func:`settings_form`.
         reason: The reason, with the figures.
         since_s: The time, in seconds since the epoch.
 
     """
 
+    canary: Mapping[str, object]
     reason: str
     since_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelNotes:
-    """The notes on one model under one base path. Immutable.
-
-    Attributes:
-        base_path: Where its versions lie.
-        rejected: The rejected versions: settings of the trial, and why it ended.
-
-    """
+    """The rejected versions of one model under one base path. Immutable."""
 
     base_path: str
-    rejected: Mapping[int, tuple[dict[str, object], Rejection]] = field(
-        default_factory=dict
-    )
+    rejected: Mapping[int, Rejection] = field(default_factory=dict)
 
 
 class TrialNotes:
@@ -95,25 +89,24 @@ class TrialNotes:
 
     def find(self, name: str, base_path: str, settings: Canary) -> Rejection | None:
         """Returns why this trial, with these settings, was ended; None if it was not."""
-        notes = self._find(name, base_path)
-        tried, rejection = notes.rejected.get(settings.version, ({}, None))
-        return rejection if tried == settings_form(settings) else None
+        found = self._find(name, base_path).rejected.get(settings.version)
+        is_same = found is not None and found.canary == settings_form(settings)
+        return found if is_same else None
 
     def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
         """Returns why versions were rejected, by version."""
         if name not in self._models:  # as most of ten thousand
             return {}
         rejected = self._find(name, base_path).rejected
-        return {version: why.reason for version, (_, why) in rejected.items()}
+        return {version: each.reason for version, each in rejected.items()}
 
     def reject(
-        self, name: str, base_path: str, settings: Canary, rejection: Rejection
+        self, name: str, base_path: str, version: int, rejection: Rejection
     ) -> None:
-        """Remembers that a trial was ended."""
+        """Remembers that a trial of a version was ended."""
         with self._lock:
             notes = self._find(name, base_path)
-            tried = {settings.version: (settings_form(settings), rejection)}
-            notes = replace(notes, rejected={**notes.rejected, **tried})
+            notes = replace(notes, rejected={**notes.rejected, version: rejection})
             self._models = {**self._models, name: notes}
         self._write_later()
 
@@ -141,9 +134,7 @@ class TrialNotes:
 
     def _write(self) -> None:
         notes = {
-            name: _written(notes)
-            for name, notes in self._models.items()
-            if notes.rejected
+            name: asdict(each) for name, each in self._models.items() if each.rejected
         }
         text = json.dumps(notes, indent=1, sort_keys=True)
         try:
@@ -170,14 +161,6 @@ def settings_form(canary: Canary) -> dict[str, object]:
     }
 
 
-def _written(notes: _ModelNotes) -> dict[str, object]:
-    rejected = {
-        str(version): {"canary": tried, **asdict(rejection)}
-        for version, (tried, rejection) in notes.rejected.items()
-    }
-    return {"base_path": notes.base_path, "rejected": rejected}
-
-
 def _read(note: dict[str, object]) -> _ModelNotes:
     """Reads the notes on one model; raises an error of any kind if they are damaged."""
     rejected = note["rejected"]
@@ -186,9 +169,8 @@ def _read(note: dict[str, object]) -> _ModelNotes:
     return _ModelNotes(
         str(note["base_path"]),
         {
-            int(version): (
-                dict(each["canary"]),
-                Rejection(str(each["reason"]), float(each["since_s"])),
+            int(version): Rejection(
+                dict(each["canary"]), str(each["reason"]), float(each["since_s"])
             )
             for version, each in rejected.items()
         },

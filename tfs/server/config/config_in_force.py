@@ -43,8 +43,8 @@ from tfs.server.config.waiting import (
     ConfigWaiters,
     OnOutcome,
     Waiter,
-    fill_error,
 )
+from tfs.server.messages import fill_error
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from tfs.core.errors import Aborted, DeadlineExceeded, ServingError, Unknown
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.messages import fill_error
 
 _MAX_NAMED: Final = 10  # models, or problems of models, that one sentence names
 _LONGEST_MARGIN_S: Final = 0.25
@@ -292,14 +292,6 @@ class ConfigWaiters:
                 outcome.available_versions.append(state.id.version)
             if state.manager_state in _MOVING or state.is_changing:
                 outcome.pending_versions.append(state.id.version)
-
-
-def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
-    """Writes a status; None is OK."""
-    status.SetInParent()
-    if error is not None:
-        status.code = int(error.code)
-        status.message = error.message
 
 
 def failure_of(
