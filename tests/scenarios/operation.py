@@ -99,7 +99,7 @@ class Operation:
             return
         outcomes: list[str] = []
         self._env.core.config.apply(
-            parse_config_text(text, "models.config"),
+            lambda: parse_config_text(text, "models.config"),
             Origin.CONFIG_FILE,
             "edit of models.config",
             lambda outcome: outcomes.append(str(outcome.error or "in force")),

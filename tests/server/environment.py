@@ -202,7 +202,7 @@ class Environment:
         """Applies a config; returns a list that the outcome comes into."""
         outcomes: list[ConfigOutcome] = []
         self.core.config.apply(
-            message(*models),
+            lambda: message(*models),
             origin,
             "test",
             outcomes.append,

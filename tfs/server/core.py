@@ -202,7 +202,7 @@ class ServerCore:
                     name=model.name, base_path=model.base_path
                 )
             self.config.apply(
-                message,
+                lambda: message,
                 Origin.MODEL_REPOSITORY,
                 f"models of {path}",
                 _log_outcome,
@@ -226,7 +226,7 @@ class ServerCore:
     ) -> None:
         """Validates and applies a message; see ``handlers.reload_config``."""
         self.config.apply(
-            message,
+            lambda: message,
             Origin.RELOAD_REQUEST,
             reason,
             lambda outcome: on_done(outcome.error),

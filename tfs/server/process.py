@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Cancelled, InvalidArgument, ServingError, is_out_of_threads
+from tfs.core.errors import Cancelled, InvalidArgument, is_out_of_threads
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
@@ -180,28 +180,23 @@ def _watch_config(
                 return
             if outcome.is_applied:
                 log_outcome(outcome.error)
-            else:
-                refused(outcome.error)
+                return
+            log.error(
+                "event=config_file_refused path=%s running_config=kept problem=%s",
+                path,
+                outcome.error,
+            )
 
-        try:
-            message = parse_config_text(edited, path)
-        except ServingError as error:
-            server.core.config.note_refusal(Origin.CONFIG_FILE, path, error)
-            refused(error)
-            return
         server.core.config.apply(
-            message, Origin.CONFIG_FILE, f"edit of {path}", done, path=path
+            lambda: parse_config_text(edited, path),
+            Origin.CONFIG_FILE,
+            f"edit of {path}",
+            done,
+            path=path,
         )
 
     def note_problem(problem: str) -> None:
         server.core.config.file_problem = problem
-
-    def refused(error: ServingError) -> None:
-        log.error(
-            "event=config_file_refused path=%s running_config=kept problem=%s",
-            path,
-            error,
-        )
 
     return ConfigFileWatch(
         path,

@@ -104,11 +104,15 @@ def test_a_loaded_version_says_how_long_that_took() -> None:
 def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
     """Status alone shows that the file and what runs are not the same."""
     operator = operating(1)
-    operator.env.core.config.note_refusal(
-        Origin.CONFIG_FILE, "/models.config", InvalidArgument("line 3: no }")
+    operator.env.core.config.apply(
+        lambda: parse_config_text("model_config_list {", "/models.config"),
+        Origin.CONFIG_FILE,
+        "edit",
+        lambda _: None,
+        path="/models.config",
     )
     notes = operator.ask(pb.ListModelsRequest()).notes
-    assert any("/models.config" in note and "line 3" in note for note in notes)
+    assert any("(/models.config)" in note and "1:19" in note for note in notes)
     text = config(model("a", "", ALL))
     operator.ask(pb.ApplyConfigRequest(text=text))
     notes = operator.ask(pb.ListModelsRequest()).notes

@@ -110,7 +110,7 @@ def test_a_custom_config_is_no_way_to_go(env: Environment) -> None:
     custom = Message()
     custom.custom_model_config.SetInParent()
     outcomes: list[ConfigOutcome] = []
-    env.core.config.apply(custom, Origin.CONFIG_FILE, "test", outcomes.append)
+    env.core.config.apply(lambda: custom, Origin.CONFIG_FILE, "test", outcomes.append)
     error = one(outcomes).error
     assert isinstance(error, FailedPrecondition)
     assert "It is only legal to transition from one ModelConfigList" in error.message
@@ -119,7 +119,7 @@ def test_a_custom_config_is_no_way_to_go(env: Environment) -> None:
 def test_an_empty_config_is_not_the_end_of_all_models(env: Environment) -> None:
     """A truncated file must not unload everything."""
     outcomes: list[ConfigOutcome] = []
-    env.core.config.apply(Message(), Origin.CONFIG_FILE, "test", outcomes.append)
+    env.core.config.apply(Message, Origin.CONFIG_FILE, "test", outcomes.append)
     assert isinstance(one(outcomes).error, InvalidArgument)
     assert env.served("a") == 1
 

@@ -139,23 +139,15 @@ class CoreAdmin:
                 "the request holds no configuration; set its config or text"
             )
 
-        def apply(message: ServerMessage | ServingError) -> None:
-            if isinstance(message, ServingError):
-                done(apply_reply(ConfigOutcome(message, False)))
-                return
-            self._core.config.apply(
-                message,
-                Origin.APPLY_CONFIG,
-                f"ApplyConfig from {asked.caller}",
-                lambda outcome: done(apply_reply(outcome)),
-                deadline_s=asked.deadline_s,
-                waits_for_all=True,
-                validate_only=request.validate_only,
-            )
-
-        # Not computed here on the serving loop: the text of a few thousand models takes
-        # a second.
-        self._run(read, apply)
+        self._core.config.apply(
+            read,
+            Origin.APPLY_CONFIG,
+            f"ApplyConfig from {asked.caller}",
+            lambda outcome: done(apply_reply(outcome)),
+            deadline_s=asked.deadline_s,
+            waits_for_all=True,
+            validate_only=request.validate_only,
+        )
 
     def _set_canary(
         self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
@@ -332,7 +324,7 @@ class CoreAdmin:
                 done(refused)
                 return
             self._core.config.apply(
-                request.config,
+                lambda: request.config,
                 Origin.FLEET,
                 f"message {request.claim.sequence} of {request.claim.name}",
                 keep,

@@ -159,7 +159,7 @@ class ConfigInForce:
 
     def apply(
         self,
-        message: Message,
+        read: Callable[[], Message],
         origin: Origin,
         reason: str,
         on_done: OnOutcome,
@@ -172,7 +172,8 @@ class ConfigInForce:
         """Makes a config the base, with overrides laid over it; returns at once.
 
         Args:
-            message: The config.
+            read: Returns the config, or raises an error if it cannot be read. Called on
+                the thread that changes configs: text of many models takes a second.
             origin: Where it came from.
             reason: The reason, for the log.
             on_done: Takes the outcome, once, on any thread: when the config was refused
@@ -192,13 +193,14 @@ class ConfigInForce:
 
         def refuse(error: ServingError, models: Sequence[pb.ModelOutcome] = ()) -> None:
             if not validate_only:
-                self.note_refusal(origin, path, error)
+                self._note_refusal(origin, path, error)
             on_done(ConfigOutcome(error, False, models))
 
         def work() -> None:
             try:
                 running = self._require_running()
                 self._check_origin(origin)
+                message = read()
                 check_kind_change(message)
                 settings, errors = read_models(
                     message, self._platforms, running.base.config
@@ -292,8 +294,7 @@ class ConfigInForce:
 
         self._run(work, on_done)
 
-    def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
-        """Remembers a config that was refused, for ``GetConfig``."""
+    def _note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         refusal = pb.RefusalReport(path=path, at_s=self._clock.wall_s())
         refusal.origin = origin.value  # type: ignore[assignment]  # same numbers
         fill_error(refusal.error, error)
