@@ -67,17 +67,6 @@ def read_error(
     return kind(details, retry_after_s=retry_after_s)
 
 
-def is_nobody_there(error: Any) -> bool:
-    """Tells whether a ``grpc.RpcError`` is that nothing listens at the address."""
-    details = error.details() or ""
-    somebody = (*_HUNG_UP, *_NO_TLS, *_UNTRUSTED)
-    return (
-        Code(error.code().value[0]) is Code.UNAVAILABLE
-        and details.startswith(_NO_CONNECTION)
-        and not any(words in details for words in somebody)
-    )
-
-
 def _how_to_send(wanted: str) -> str:
     """Returns what makes an input one of that dtype."""
     if wanted == "string":

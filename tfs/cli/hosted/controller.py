@@ -25,6 +25,7 @@ STORE_VARIABLE: Final = "TFS_HOSTED_STORE"
 
 _MARGIN_S: Final = 5.0  # for an answer, after what it waits for
 _READ_S: Final = 30.0
+_NOBODY: Final = "no server answers at"  # the client's words
 
 
 def add_fleet_command(
@@ -129,24 +130,24 @@ def ask(
     from tfs.cli.connection import silence_grpc
 
     silence_grpc()
-    import grpc
+    from tfs.client import Client, RetryPolicy
 
-    from tfs.codec.call_error import is_nobody_there, read_error
-
-    with _channel(arguments) as channel:
-        call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)
+    with Client(
+        arguments.controller,
+        timeout_s=timeout_s,
+        retry=RetryPolicy(max_attempts=1),
+        credentials=credentials_of(arguments),
+    ) as client:
         try:
-            return reply.FromString(
-                call(request.SerializeToString(), timeout=timeout_s)
-            )
-        except grpc.RpcError as rpc_error:
-            error = read_error(rpc_error, arguments.controller)
-            if is_nobody_there(rpc_error):
-                raise Unavailable(
-                    f"cannot reach a controller at {arguments.controller}: start tfs "
-                    f"hosted up, or say where it is with --controller ({error.message})"
-                ) from rpc_error
-            raise error from rpc_error
+            path = f"/tfs.v1.Controller/{method}"
+            return reply.FromString(client.send(path, request.SerializeToString()))
+        except Unavailable as error:
+            if not error.message.startswith(_NOBODY):
+                raise
+            raise Unavailable(
+                f"cannot reach a controller at {arguments.controller}: start tfs hosted "
+                f"up, or say where it is with --controller ({error.message})"
+            ) from error
 
 
 def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
@@ -158,16 +159,6 @@ def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | N
     from tfs.cli.connection import read_credentials
 
     return read_credentials(arguments.ca, arguments.key, arguments.cert)
-
-
-def _channel(arguments: argparse.Namespace) -> grpc.Channel:
-    import grpc
-
-    credentials = credentials_of(arguments)
-    options = [("grpc.max_receive_message_length", -1)]
-    if credentials is None:
-        return grpc.insecure_channel(arguments.controller, options)
-    return grpc.secure_channel(arguments.controller, credentials, options)
 
 
 def _print_simulation(simulation: pb.Simulation) -> int:
