@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -33,7 +33,7 @@ from tfs.core.version.model_profile import ModelProfile
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
-from tfs.proto.tfs.v1 import batching_policy_pb2
+from tfs.proto.tfs.v1 import batching_policy_pb2 as pb
 from tfs.runtime.placement import Backend
 from tfs.servables.joining.batched import BatchedServable
 
@@ -124,9 +124,6 @@ class Batcher:
             self._loop.add_round_hook(self._schedulers[backend].step, Phase.SCHEDULE)
 
 
-T = TypeVar("T")
-
-
 def read_batching_parameters(text: str, where: str) -> BatchingOptions:
     """Reads a text ``BatchingParameters``.
 
@@ -184,13 +181,15 @@ def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingO
         options,
         queue=replace(options.queue, low=_low_priority(ours.low_priority)),
         length_buckets=tuple(ours.length_buckets),
-        in_stages=_choice(_MODES, ours.layered.mode, "policy.layered.mode"),
+        in_stages=_name(pb.Layered.Mode, ours.layered.mode, "policy.layered.mode")
+        == "AUTO",
     )
 
 
-def _policy(message: batching_policy_pb2.BatchingPolicy) -> QueuePolicy:
+def _policy(message: pb.BatchingPolicy) -> QueuePolicy:
+    padding = _name(pb.BatchingPolicy.Padding, message.padding, "policy.padding")
     policy = QueuePolicy(
-        padding=_choice(_PADDINGS, message.padding, "policy.padding"),
+        padding=Padding.__members__.get(padding, Padding.UP),
         max_in_flight=message.max_in_flight_batches or None,
     )
     if message.HasField("weight"):
@@ -204,44 +203,23 @@ def _policy(message: batching_policy_pb2.BatchingPolicy) -> QueuePolicy:
     return policy
 
 
-def _low_priority(message: batching_policy_pb2.LowPriority) -> LowPriority:
+def _low_priority(message: pb.LowPriority) -> LowPriority:
+    mixing = _name(pb.LowPriority.Mixing, message.mixing, "policy.low_priority.mixing")
     low = LowPriority(
         max_rows=message.max_enqueued_rows or None,
         timeout_s=message.batch_timeout_micros / 1e6,
-        mixing=_choice(_MIXINGS, message.mixing, "policy.low_priority.mixing"),
+        mixing=Mixing.__members__.get(mixing, Mixing.PAD_TO_MAX),
     )
     if message.HasField("ageing_micros"):
         low = replace(low, ageing_s=message.ageing_micros / 1e6)
     return low
 
 
-def _choice(choices: Mapping[int, T], number: int, field: str) -> T:
-    """Returns the meaning of an enum's number; the text form accepts any number for it."""
-    if number not in choices:
+def _name(wire: Any, number: int, field: str) -> str:
+    """Returns the name of an enum's number; the text form accepts any number for it."""
+    if number not in wire.values():
         raise InvalidArgument(f"{field}: no such value: {number}")
-    return choices[number]
-
-
-_PADDINGS: Final[Mapping[int, Padding]] = {
-    batching_policy_pb2.BatchingPolicy.PADDING_UNSPECIFIED: Padding.UP,
-    batching_policy_pb2.BatchingPolicy.UP: Padding.UP,
-    batching_policy_pb2.BatchingPolicy.DOWN: Padding.DOWN,
-    batching_policy_pb2.BatchingPolicy.CHEAPEST: Padding.CHEAPEST,
-}
-
-_MODES: Final[Mapping[int, bool]] = {
-    batching_policy_pb2.Layered.MODE_UNSPECIFIED: False,
-    batching_policy_pb2.Layered.OFF: False,
-    batching_policy_pb2.Layered.AUTO: True,
-}
-
-_MIXINGS: Final[Mapping[int, Mixing]] = {
-    batching_policy_pb2.LowPriority.MIXING_UNSPECIFIED: Mixing.PAD_TO_MAX,
-    batching_policy_pb2.LowPriority.ISOLATE: Mixing.ISOLATE,
-    batching_policy_pb2.LowPriority.PAD_TO_ALLOWED: Mixing.PAD_TO_ALLOWED,
-    batching_policy_pb2.LowPriority.PAD_TO_MAX: Mixing.PAD_TO_MAX,
-    batching_policy_pb2.LowPriority.MERGE: Mixing.MERGE,
-}
+    return str(wire.Name(number))
 
 
 def _wrapped(message: Message, name: str) -> int | None:
