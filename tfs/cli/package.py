@@ -403,12 +403,7 @@ def _text(path: str) -> str:
 
 
 def _named_module(spec: str) -> tuple[Any, str]:
-    """Returns the ``nn.Module``, and the name of the Python module it was found in.
-
-    Raises:
-        InvalidArgument: There is no such object, or it neither is nor makes one.
-
-    """
+    """Returns the ``nn.Module``, and the name of the Python module it was found in."""
     value = _import(spec)
     # An nn.Module can be called too; a class or function makes one.
     is_made = hasattr(value, "named_parameters") and not isinstance(value, type)
@@ -419,12 +414,7 @@ def _named_module(spec: str) -> tuple[Any, str]:
 
 
 def _named_example(spec: str | None, home: str) -> Any:
-    """Returns example inputs; without a name, ``example_inputs`` of the module ``home``.
-
-    Raises:
-        InvalidArgument: There are none.
-
-    """
+    """Returns example inputs; without a name, ``example_inputs`` of the module ``home``."""
     try:
         return _named_value(spec or f"{home}:example_inputs")
     except InvalidArgument as error:
@@ -436,23 +426,13 @@ def _named_example(spec: str | None, home: str) -> Any:
 
 
 def _named_value(spec: str) -> Any:
-    """Returns the object, or what it returns if it is a function or a class.
-
-    Raises:
-        InvalidArgument: There is no such object.
-
-    """
+    """Returns the object, or what it returns if it is a function or a class."""
     value = _import(spec)
     return value() if callable(value) else value
 
 
 def _import(spec: str) -> Any:
-    """Returns the object that ``module:name`` names; the current folder is searched first.
-
-    Raises:
-        InvalidArgument: There is no such object.
-
-    """
+    """Returns the object that ``module:name`` names; the current folder is searched first."""
     name, separator, attribute = spec.partition(":")
     if not separator:
         raise InvalidArgument(

@@ -191,12 +191,7 @@ class Loading:
         self._remote_copies.close()
 
     def _warm_up(self, servable: Servable, path: str) -> None:
-        """Warms a loaded version up and compares it with the one that serves. Blocks.
-
-        Raises:
-            ServingError: It must not become available.
-
-        """
+        """Warms a loaded version up and compares it with the one that serves. Blocks."""
         num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
         self.num_warmed[servable.id] = num
         self.validation.check(servable, path)

@@ -92,12 +92,7 @@ def _told(name: str, read: Callable[[], object]) -> object:
 
 
 def _text(value: str, where: str) -> str:
-    """Returns what a file or, for ``-``, standard input holds.
-
-    Raises:
-        InvalidArgument: It cannot be read.
-
-    """
+    """Returns what a file or, for ``-``, standard input holds."""
     if value == "-":
         return sys.stdin.read()
     try:
@@ -178,12 +173,7 @@ def _arrays(value: Any, dtype: str | None, name: str) -> object:
 
 
 def _with_bytes(value: Any) -> Any:
-    """Returns a value of JSON with bytes in place of ``{"b64": ...}``.
-
-    Raises:
-        ValueError: It is not base64, or an object of another kind.
-
-    """
+    """Returns a value of JSON with bytes in place of ``{"b64": ...}``."""
     if isinstance(value, list):
         return [_with_bytes(each) for each in value]
     if not isinstance(value, dict):

@@ -125,12 +125,7 @@ def _path(model: str, version: int | None, label: str | None) -> str:
 
 
 def _written(form: str, message: bytes) -> bytes:
-    """Returns a ``PredictRequest`` in a form.
-
-    Raises:
-        ServingError: The form does not hold it.
-
-    """
+    """Returns a ``PredictRequest`` in a form."""
     if form == "protobuf":
         return message
     from tfs.codec.json.packed import write_msgpack, write_npy

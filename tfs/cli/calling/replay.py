@@ -180,12 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _send_again(
     client: Client, exchange: Exchange, tolerance: Tolerance, where: str, tally: _Tally
 ) -> None:
-    """Sends a logged request again, and counts how its answer compares.
-
-    Raises:
-        Unavailable: No server took this request and those before it.
-
-    """
+    """Sends a logged request again, and counts how its answer compares."""
     from tfs.client.replay import differences
 
     try:

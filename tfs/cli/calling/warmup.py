@@ -125,10 +125,6 @@ def _check(
 
     Requests for several signatures at once, and entries that are no requests, are not
     checked.
-
-    Raises:
-        InvalidArgument: With the server's message.
-
     """
     from tfs.codec.example import tensors_of_examples
     from tfs.codec.example_input import read_example_request

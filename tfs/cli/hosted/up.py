@@ -170,12 +170,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _take(folder: Path) -> None:
-    """Keeps others away from the folder's processes until this process ends.
-
-    Raises:
-        FailedPrecondition: Another has them.
-
-    """
+    """Keeps others away from the folder's processes until this process ends."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

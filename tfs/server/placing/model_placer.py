@@ -280,12 +280,7 @@ def loader_makers(
 
 
 def _require_dlmopen(num_interpreters: int) -> None:
-    """Tries out the backend before anything listens; blocks for seconds.
-
-    Raises:
-        FailedPrecondition: It does not work here; names the flag.
-
-    """
+    """Tries out the backend before anything listens; blocks for seconds."""
     reason = dlmopen_probe.refusal(num_interpreters)
     if reason:
         raise FailedPrecondition(

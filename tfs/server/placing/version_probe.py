@@ -172,12 +172,7 @@ class VersionProbe:
 
 
 def _report(version: object, reply: pb.ProbeResponse) -> None:
-    """Writes what a version took.
-
-    Raises:
-        InterpreterDied: A call ended its process.
-
-    """
+    """Writes what a version took."""
     if not isinstance(version, LoadedVersion) or version.profile is None:
         return
     profile = version.profile
