@@ -15,7 +15,6 @@ from tfs.server.config.running_config import (
     RunningConfig,
     changes,
     laid_over,
-    require_model,
 )
 from tfs.server.config.server_config import check_change
 
@@ -148,13 +147,11 @@ def test_changes_are_told_by_model() -> None:
 def test_a_model_that_is_asked_for_must_be_there() -> None:
     """An operator's typo is named."""
     now = running(model("a"))
-    assert require_model(now, "a").name == "a"
+    assert now.model("a").name == "a"
     with pytest.raises(NotFound, match="typo"):
-        require_model(now, "typo")
+        now.model("typo")
     with pytest.raises(InvalidArgument):
-        require_model(now, "")
-    with pytest.raises(FailedPrecondition):
-        require_model(None, "a")
+        now.model("")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.canary.trial import Trial
-from tfs.server.config.running_config import RunningConfig
+from tfs.server.model_settings import ModelSettings
 
 
 def canary_report(
     trial: Trial,
-    running: RunningConfig,
+    settings: ModelSettings,
     primary: int | None,
     states: Sequence[ServableState],
     *,
@@ -21,9 +21,8 @@ def canary_report(
     """Returns the state of a trial; ``states`` are those of the model's versions."""
     report = trial.report(include_latencies=include_latencies)
     version = report.canary.version
-    model = running.model_message(trial.name)
-    if model is not None:
-        report.canary.CopyFrom(model.traffic.canary)
+    if settings.canary is not None:
+        report.canary.CopyFrom(settings.canary)
     if primary is not None and primary != version:
         report.primary = primary
     if report.phase == pb.CanaryReport.REJECTED:

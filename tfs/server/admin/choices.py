@@ -15,7 +15,7 @@ from tfs.core.errors import (
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.overrides import ModelConfig, Override
-from tfs.server.config.running_config import RunningConfig, require_model
+from tfs.server.config.running_config import RunningConfig
 
 CANARY = "canary"
 PROMOTE = "promote"
@@ -66,14 +66,14 @@ def canary_override(
         FailedPrecondition: There is no trial to end.
 
     """
-    model = require_model(running, name)
+    settings = running.model(name)
     traffic = model_config_pb2.Traffic()
-    if canary is None and not model.traffic.HasField("canary"):
+    if canary is None and settings.canary is None:
         raise FailedPrecondition(f"{name} has no canary whose trial could end")
     if canary is not None:
         traffic.canary.CopyFrom(canary)
-    if model.traffic.HasField("primary"):
-        traffic.primary = model.traffic.primary
+    if settings.primary is not None:
+        traffic.primary = settings.primary
     elif primary is not None and (canary is None or primary != canary.version):
         traffic.primary = primary
     return with_traffic(running, name, traffic, CANARY, now_s)
@@ -103,11 +103,9 @@ def promotion(
         FailedPrecondition: No version is on trial, or it was rejected or cannot answer.
 
     """
-    model = require_model(running, name)
-    on_trial = (
-        model.traffic.canary.version if model.traffic.HasField("canary") else None
-    )
-    wanted = on_trial if version is None else version
+    canary, wanted = running.model(name).canary, version
+    if wanted is None and canary is not None:
+        wanted = canary.version
     if wanted is None:
         raise FailedPrecondition(
             f"{name} has no canary to promote; say which version is to be the primary"

@@ -39,11 +39,7 @@ from tfs.server.admin.choices import (
 from tfs.server.admin.config_report import apply_reply
 from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.overrides import Override
-from tfs.server.config.running_config import (
-    Origin,
-    RunningConfig,
-    require_configured,
-)
+from tfs.server.config.running_config import Origin, RunningConfig
 from tfs.server.config.server_config import Message as ServerMessage
 from tfs.server.config.server_config import parse_config_text
 from tfs.server.config.waiting import ConfigOutcome
@@ -220,7 +216,7 @@ class CoreAdmin:
             if request.end:
                 _check_rolled_back(running, name)
                 return None
-            require_configured(running, name)
+            running.model(name)
             states = core.version_states(name)
             version = rollback_target(
                 name,
@@ -264,7 +260,7 @@ class CoreAdmin:
 
         def make(running: RunningConfig) -> None:
             if name not in running.overrides:
-                require_configured(running, name)
+                running.model(name)
             before.append(served.primary(name))
 
         def finish(outcome: pb.OverrideOutcome) -> pb.ResetOverrideResponse:
@@ -289,7 +285,7 @@ class CoreAdmin:
         name = request.model
 
         def choose() -> list[int]:
-            require_configured(self._reports.running(), name)
+            self._core.config.require_running().model(name)
             wanted = request.version if request.HasField("version") else None
             failed = core.failed_versions(name)
             return versions_to_retry(
@@ -361,7 +357,7 @@ class CoreAdmin:
         problem = problem_of_retried(versions, self._core.version_states(name))
         late = error if isinstance(error, DeadlineExceeded) else None
         fill_error(reply.status, late or problem)
-        running = self._reports.running()
+        running = self._core.config.require_running()
         if name in running.effective.models:
             reply.model.CopyFrom(self._reports.model(running, name))
         return reply
@@ -372,7 +368,7 @@ class CoreAdmin:
         The trial that runs counts more than one of the same version before it.
         """
         served = self._core.served
-        settings = require_configured(running, name).effective.models[name]
+        settings = running.model(name)
         rejected = dict(served.rejected(settings))
         trial = served.trial(name)
         if trial is not None and not trial.rejected:
@@ -420,7 +416,7 @@ class CoreAdmin:
     def _outcome(
         self, name: str, before: RunningConfig | None, outcome: ConfigOutcome
     ) -> pb.OverrideOutcome:
-        running = self._reports.running()
+        running = self._core.config.require_running()
         override = running.overrides.get(name)
         old = None if before is None else before.overrides.get(name)
         notes = list(outcome.notes)
@@ -455,7 +451,7 @@ class CoreAdmin:
 def _check_rolled_back(running: RunningConfig, name: str) -> None:
     override = running.overrides.get(name)
     if override is None:
-        require_configured(running, name)
+        running.model(name)
         raise FailedPrecondition(f"{name} is not rolled back: it has no override")
     if override.made_by not in (ROLLBACK, ""):
         raise FailedPrecondition(

@@ -13,7 +13,7 @@ from tfs.core.errors import Aborted, Code, FailedPrecondition
 from tfs.core.stats import Stats
 from tfs.handlers.oip.service import Done, VersionCounts
 from tfs.server.config.overrides import ModelConfig, Override
-from tfs.server.config.running_config import RunningConfig, require_configured
+from tfs.server.config.running_config import RunningConfig
 from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 
@@ -71,7 +71,7 @@ class ModelRepository:
 
         def make(running: RunningConfig) -> Override | None:
             self._check_choice(name)
-            require_configured(running, name)
+            running.model(name)
             override = running.overrides.get(name)
             return None if override and override.made_by == UNLOAD else override
 
@@ -90,7 +90,7 @@ class ModelRepository:
 
         def make(running: RunningConfig) -> Override:
             self._check_choice(name)
-            require_configured(running, name)
+            running.model(name)
             config = ModelConfig(name=name)
             config.model_version_policy.specific.SetInParent()
             config.traffic.SetInParent()  # a primary or a canary would be loaded

@@ -13,7 +13,7 @@ from typing import Final
 
 from managers.loading.memory import ResourceTracker
 from tfs.core.clock import Clock
-from tfs.core.errors import NotFound, ServingError, Unavailable
+from tfs.core.errors import NotFound, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
@@ -34,10 +34,7 @@ from tfs.server.admin.version_report import (
     version_report,
 )
 from tfs.server.config.overrides import Override
-from tfs.server.config.running_config import (
-    RunningConfig,
-    require_configured,
-)
+from tfs.server.config.running_config import RunningConfig
 from tfs.server.core import ServerCore
 from tfs.server.input_skew import InputSkew
 from tfs.server.messages import fill_error, histogram
@@ -103,18 +100,6 @@ class ServerReports:
         self._facts = facts
         self._history = ModelHistory(clock)
 
-    def running(self) -> RunningConfig:
-        """Returns the config in force.
-
-        Raises:
-            Unavailable: There is none yet.
-
-        """
-        running = self._core.config.running
-        if running is None:
-            raise Unavailable("the server is starting", retry_after_s=1.0)
-        return running
-
     def models(
         self, wanted: Iterable[str], include_stats: bool, since: int = 0
     ) -> pb.ListModelsResponse:
@@ -126,11 +111,11 @@ class ServerReports:
             NotFound: One is not configured.
 
         """
-        running = self.running()
+        running = self._core.config.require_running()
         is_behind = not self._core.is_taken_in()  # must be read before anything else
         names, changes = sorted(set(wanted)), ModelChanges()
         for name in names:
-            require_configured(running, name)
+            running.model(name)
         if not names:
             looks = self._looks(running)
             changes = self._history.changes(looks, since)
@@ -180,7 +165,7 @@ class ServerReports:
 
     def config(self) -> pb.GetConfigResponse:
         """Returns the configuration, and the status of what runs."""
-        core, running = self._core, self.running()
+        core, running = self._core, self._core.config.require_running()
         models = [
             self.model(running, name) for name in sorted(running.effective.models)
         ]
@@ -292,7 +277,7 @@ class ServerReports:
         if trial is not None:
             report.canary.CopyFrom(
                 canary_report(
-                    trial, running, primary, states, include_latencies=include_stats
+                    trial, settings, primary, states, include_latencies=include_stats
                 )
             )
         if name in running.why_inactive:

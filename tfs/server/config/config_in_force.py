@@ -117,6 +117,18 @@ class ConfigInForce:
         for settings in config.models.values():
             check_platform(settings, self._platforms)
 
+    def require_running(self) -> RunningConfig:
+        """Returns the config in force.
+
+        Raises:
+            Unavailable: There is none yet.
+
+        """
+        running = self.running
+        if running is None:
+            raise Unavailable("the server is starting", retry_after_s=1.0)
+        return running
+
     @property
     def models(self) -> Mapping[str, ModelSettings]:
         """The models in force, by name: another object after every change."""
@@ -198,7 +210,7 @@ class ConfigInForce:
 
         def work() -> None:
             try:
-                running = self._require_running()
+                running = self.require_running()
                 self._check_origin(origin)
                 message = read()
                 check_kind_change(message)
@@ -268,7 +280,7 @@ class ConfigInForce:
 
         def work() -> None:
             try:
-                running = self._require_running()
+                running = self.require_running()
                 made = make(running)
                 overrides = {k: v for k, v in running.overrides.items() if k != name}
                 if made is not None:
@@ -313,12 +325,6 @@ class ConfigInForce:
             self.executor.submit(guarded)
         except RuntimeError:
             on_done(ConfigOutcome(Unavailable("the server is shutting down"), False))
-
-    def _require_running(self) -> RunningConfig:
-        running = self.running
-        if running is None:
-            raise Unavailable("the server is starting", retry_after_s=1.0)
-        return running
 
     def _base_waiter(
         self,

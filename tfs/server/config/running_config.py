@@ -10,12 +10,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tfs.core.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    ServingError,
-)
+from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.overrides import (
     ModelConfig,
@@ -29,6 +24,7 @@ from tfs.server.config.server_config import (
     check_platform,
     read_model,
 )
+from tfs.server.model_settings import ModelSettings
 
 
 class Origin(enum.Enum):
@@ -87,9 +83,23 @@ class RunningConfig:
         """Models whose override is in force."""
         return self.overrides.keys() - self.why_inactive.keys()
 
+    def model(self, name: str) -> ModelSettings:
+        """Returns what holds for a model.
+
+        Raises:
+            InvalidArgument: No name was given.
+            NotFound: It is not configured.
+
+        """
+        if not name:
+            raise InvalidArgument("the request names no model; set its name")
+        if name not in self.effective.models:
+            raise NotFound(f"no model {name} in the configuration")
+        return self.effective.models[name]
+
     def model_message(self, name: str) -> ModelConfig | None:
         """Returns a model's effective config; None if it is not configured."""
-        return find_model(self.effective.message, name)
+        return _by_name(self.effective.message).get(name)
 
 
 def laid_over(
@@ -158,43 +168,6 @@ def changes(
             change.change = pb.ModelOutcome.CHANGED
         found.append(change)
     return tuple(found)
-
-
-def find_model(message: Message, name: str) -> ModelConfig | None:
-    """Returns the config of a model in a message; None if it has none."""
-    return _by_name(message).get(name)
-
-
-def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
-    """Returns a model's effective config; the time grows with the number of models.
-
-    Raises:
-        InvalidArgument: No name was given.
-        NotFound: It is not configured.
-
-    """
-    found = require_configured(running, name).model_message(name)
-    assert found is not None  # the models were read from this message
-    return found
-
-
-def require_configured(running: RunningConfig | None, name: str) -> RunningConfig:
-    """Returns the config after checking that it has the model; takes no time.
-
-    Raises:
-        InvalidArgument: No name was given.
-        NotFound: It is not configured.
-
-    """
-    if not name:
-        raise InvalidArgument("the request names no model; set its name")
-    if running is None:
-        raise FailedPrecondition(
-            "the server has no configuration yet; retry when it has started"
-        )
-    if name not in running.effective.models:
-        raise NotFound(f"no model {name} in the configuration")
-    return running
 
 
 def _by_name(message: Message) -> dict[str, ModelConfig]:

@@ -31,7 +31,7 @@ from tfs.handlers.rest.openapi_document import (
 )
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.server_reports import ServerReports
-from tfs.server.config.running_config import RunningConfig, require_configured
+from tfs.server.config.running_config import RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
 from tfs.server.page.words import State
@@ -129,7 +129,7 @@ class Views:
             is_operator: Whether paths may be shown.
 
         """
-        running, served = self._reports.running(), self._core.served
+        running, served = self._core.config.require_running(), self._core.served
         names = sorted(running.effective.models)
         silent = [name for name in names if served.primary(name) is None]
         trials = [name for name in names if running.effective.models[name].canary]
@@ -155,8 +155,8 @@ class Views:
             NotFound: It is not configured.
 
         """
-        running = self._reports.running()
-        require_configured(running, name)
+        running = self._core.config.require_running()
+        running.model(name)
         report = self._reports.model(running, name, include_stats=True)
         primary = report.primary if report.HasField("primary") else None
         message = running.model_message(name)
@@ -178,7 +178,7 @@ class Views:
 
     def config(self) -> View:
         """Returns the configuration in force, and what is laid over it. For operators."""
-        running = self._reports.running()
+        running = self._core.config.require_running()
         text = config_text(running.effective.message)
         return {
             **self._head(True),
