@@ -114,11 +114,6 @@ def ago(since_s: float, now_s: float | None = None) -> str:
     return f"{seconds:.0f} s"
 
 
-def mebibytes(size_bytes: int) -> str:
-    """Returns a size for people."""
-    return f"{size_bytes / 2**20:.1f} MiB"
-
-
 def notes_lines(notes: Iterable[str]) -> list[str]:
     """Returns notes for people."""
     return [f"note: {note}" for note in notes]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from tests.cli.operating.model_report import report
 from tfs.cli.operating.model_table import (
     models_table,
-    problem_of,
-    state_word,
     stats_table,
     versions_table,
 )
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.report_words import problems_of, state_word
 
 
 def test_a_label_that_has_not_moved_yet_says_where_to_and_whether_it_will() -> None:
@@ -30,12 +29,12 @@ def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
     model = pb.ModelReport(name="digits")
     version = model.versions.add(version=1, state=20, reason="latest(1)")
     version.load.waiting = "it hangs"
-    assert problem_of(model) == "version 1: it hangs"
+    assert "; ".join(problems_of(model)) == "version 1: it hangs"
     assert "it hangs" in versions_table([model])
     arrived = model.versions.add(version=1, state=30, reason="latest(1)")
     arrived.notes.append("runs in front")
     del model.versions[0]
-    assert problem_of(model) == ""
+    assert problems_of(model) == []
     assert "latest(1)" in versions_table([model])
 
 
@@ -44,17 +43,22 @@ def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
     model = report()
     model.primary = 3
     model.versions.add(version=3, state=30)
-    assert problem_of(model) == ""
+    assert problems_of(model) == []
     model.error.message = "base path is gone"
-    assert problem_of(model) == "base path is gone"
+    assert "; ".join(problems_of(model)) == "base path is gone"
     failed = model.versions.add(version=4, state=50)
     failed.error.message = "damaged"
     failed.load.num_retries = 0
-    assert problem_of(model) == "version 4 FAILED: damaged; base path is gone"
+    assert (
+        "; ".join(problems_of(model)) == "version 4 FAILED: damaged; base path is gone"
+    )
     failed.ClearField("load")  # it is not asked for any more
-    assert problem_of(model) == "base path is gone"
+    assert "; ".join(problems_of(model)) == "base path is gone"
     model.ClearField("primary")
-    assert problem_of(model) == "version 2 FAILED: bad\nfile; base path is gone"
+    assert (
+        "; ".join(problems_of(model))
+        == "version 2 FAILED: bad\nfile; base path is gone"
+    )
 
 
 def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
@@ -67,7 +71,7 @@ def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
     model.error.message = "version 3 of digits is not served: it is empty"
     model.notes.append("its override is not in force")
     beside = f"{model.error.message}; its override is not in force"
-    assert problem_of(model) == f"version 2 FAILED: damaged; {beside}"
+    assert "; ".join(problems_of(model)) == f"version 2 FAILED: damaged; {beside}"
     (_, serving, _, last) = versions_table([model]).splitlines()
     assert "empty" not in serving
     assert last.endswith(beside)
@@ -94,7 +98,9 @@ def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
     version = model.versions.add(version=2, state=50)
     version.error.message = "busy"
     version.load.waiting = "the next one in 58 s"
-    assert problem_of(model) == "version 2 FAILED: busy; the next one in 58 s"
+    assert (
+        "; ".join(problems_of(model)) == "version 2 FAILED: busy; the next one in 58 s"
+    )
     assert "busy; the next one in 58 s" in versions_table([model])
 
 
@@ -104,7 +110,7 @@ def test_a_version_that_fails_on_its_own_example_is_a_problem() -> None:
     version = model.versions.add(version=1, state=30, reason="latest(1)")
     version.signatures.add(name="embed").example_error = "no module foo"
     told = "embed fails on its own example: no module foo"
-    assert problem_of(model) == f"version 1: {told}"
+    assert "; ".join(problems_of(model)) == f"version 1: {told}"
     assert told in versions_table([model])
 
 

@@ -15,7 +15,7 @@ from managers.loading.memory import ResourceTracker
 from managers.versions.version import LoadStatus
 from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
-from tfs.cli.operating.model_table import problem_of, server_lines
+from tfs.cli.operating.model_table import server_lines
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -29,6 +29,7 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin import core_admin
 from tfs.server.admin.config_report import effective_text
+from tfs.server.admin.report_words import problems_of
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.admin.version_report import fill_load
 from tfs.server.config.running_config import Origin
@@ -356,10 +357,10 @@ def test_a_version_that_failed_is_no_problem_once_nobody_asks_for_it() -> None:
     path = env.add_version("a", 2)
     env.broken.add(path)
     env.look()
-    assert problem_of(operator.model()) == f"version 2 FAILED: {path} is damaged"
+    assert problems_of(operator.model()) == [f"version 2 FAILED: {path} is damaged"]
     env.files.remove(path)
     env.look()
-    assert problem_of(operator.model()) == ""
+    assert problems_of(operator.model()) == []
     assert [each.version for each in operator.model().versions] == [2, 1]
 
 

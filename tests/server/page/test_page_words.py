@@ -7,8 +7,8 @@ import pytest
 from tfs.core.errors import without_paths
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.report_words import problems_of
 from tfs.server.page.charts import bars, latency_lines, moving, quantile
-from tfs.server.page.views import problems_of
 from tfs.server.page.words import (
     ago,
     count,
@@ -92,4 +92,4 @@ def test_what_is_not_asked_for_any_more_is_no_problem() -> None:
         version.error.message = "no"
         if is_aspired:
             version.load.SetInParent()
-    assert problems_of(report) == ["version 3: no"]
+    assert problems_of(report) == ["version 3 FAILED: no"]

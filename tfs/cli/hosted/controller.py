@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import seconds
-from tfs.cli.printing import mebibytes, table
+from tfs.cli.printing import table
 from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.resources import mebibytes
 
 if TYPE_CHECKING:
     import grpc

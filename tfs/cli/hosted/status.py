@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import count
 from tfs.cli.hosted.controller import add_fleet_command, ask
-from tfs.cli.printing import ago, mebibytes, table
+from tfs.cli.printing import ago, table
+from tfs.core.resources import mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

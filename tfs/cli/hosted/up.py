@@ -21,8 +21,8 @@ from tfs.cli.hosted.run import (
     serve_until_told,
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
-from tfs.cli.printing import mebibytes
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.resources import mebibytes
 from tfs.server.system.process_settings import open_missing_streams
 
 if TYPE_CHECKING:

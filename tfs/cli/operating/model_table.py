@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tfs.cli.printing import ago, mebibytes, notes_lines, table
+from tfs.cli.printing import ago, notes_lines, table
+from tfs.core.resources import mebibytes
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -31,6 +32,8 @@ def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
 
 def models_table(models: Iterable[pb.ModelReport]) -> str:
     """Returns one line per model."""
+    from tfs.server.admin.report_words import problems_of, state_word
+
     rows = []
     for model in models:
         available = [
@@ -46,7 +49,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
                 *_latencies_ms(model),
                 _canary_word(model),
                 "yes" if model.overridden else "-",
-                problem_of(model) or "-",
+                "; ".join(problems_of(model)) or "-",
             )
         )
     heads = (
@@ -78,7 +81,7 @@ def _latencies_ms(model: pb.ModelReport) -> tuple[str, str]:
 
 def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:
     """Returns what a label means now, and what it should mean: "stable=1 (2 to come)"."""
-    from tfs.server.admin.label_reports import label_words
+    from tfs.server.admin.report_words import label_words
 
     now = label.version if label.HasField("version") else "-"
     to_come = label_words(label, model.versions)
@@ -90,39 +93,6 @@ def _canary_word(model: pb.ModelReport) -> str:
         return "-"
     phase = type(model.canary).Phase.Name(model.canary.phase).lower()
     return f"{model.canary.canary.version} {phase}"
-
-
-def problem_of(model: pb.ModelReport) -> str:
-    """Returns what is wrong with a model, all of it; "" if nothing is.
-
-    Versions that failed before the primary came, or that are not asked for any more, do
-    not count: the table of versions shows them.
-    """
-    from tfs.core.servable_state import ManagerState
-
-    problems = []
-    for version in model.versions:
-        is_past = version.state == ManagerState.END.value and (
-            (model.HasField("primary") and version.version < model.primary)
-            or not version.HasField("load")
-        )
-        if version.HasField("error") and not is_past:
-            word = state_word(version)
-            told = f" {word}" if word in ("QUARANTINED", "FAILED") else ""
-            problems.append(f"version {version.version}{told}: {_error(version)}")
-    problems += _problems_beside_versions(model)
-    if not problems:
-        problems = [
-            f"version {version.version}: {why}"
-            for version in model.versions
-            if (why := version.load.waiting or _example_error(version))
-        ][:1]
-    return "; ".join(problems)
-
-
-def _problems_beside_versions(model: pb.ModelReport) -> list[str]:
-    """Returns what no version's line can show: base path, half a version, labels."""
-    return [*filter(None, [model.error.message]), *model.notes]
 
 
 def stats_table(stats: Iterable[pb.Stat]) -> str:
@@ -141,51 +111,29 @@ def stats_table(stats: Iterable[pb.Stat]) -> str:
     return table(("STAT", "VALUE", "LABELS"), rows)
 
 
-def state_word(version: pb.VersionReport) -> str:
-    """Returns where a version stands, for people: a state, QUARANTINED or FAILED."""
-    from tfs.core.errors import Code
-    from tfs.core.servable_state import ManagerState
-
-    if version.quarantined:
-        return "QUARANTINED"
-    code = version.error.code
-    is_over = version.state == ManagerState.END.value
-    if is_over and version.HasField("error") and code != int(Code.CANCELLED):
-        return "FAILED"
-    return ManagerState(version.state).name
-
-
 def versions_table(models: Iterable[pb.ModelReport]) -> str:
     """Returns one line per version, and one for what is wrong with none of them."""
+    from tfs.server.admin import report_words
+
     rows: list[Sequence[object]] = []
     for model in models:
         rows.extend(
             (
                 model.name,
                 each.version,
-                state_word(each),
+                report_words.state_word(each),
                 ago(each.since_s),
-                _memory(each.memory) or "-",
+                report_words.memory_words(each.memory) or "-",
                 _place(each.placement) if each.HasField("placement") else "-",
                 _why(each),
             )
             for each in model.versions
         )
-        beside = "; ".join(_problems_beside_versions(model))
+        beside = "; ".join(report_words.problems_beside_versions(model))
         if beside or not model.versions:
             rows.append((model.name, "-", "-", "-", "-", "-", beside or "-"))
     heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
     return table(heads, rows)
-
-
-def _memory(memory: pb.MemoryReport) -> str:
-    """Returns how much memory a version takes, and how much is reserved if there is a limit."""
-    parts = []
-    if memory.HasField("resident_bytes"):
-        parts.append(mebibytes(memory.resident_bytes))
-    if memory.HasField("reserved_bytes"):
-        parts.append(f"{mebibytes(memory.reserved_bytes)} reserved")
-    return ", ".join(parts)
 
 
 def _place(placement: pb.PlacementReport) -> str:
@@ -197,27 +145,13 @@ def _place(placement: pb.PlacementReport) -> str:
 
 def _why(version: pb.VersionReport) -> str:
     """Returns a version's error, or what its load waits for, or the reason of its state."""
+    from tfs.server.admin.report_words import error_words, example_error
+
     if version.HasField("error"):
-        return _error(version)
+        return error_words(version)
     skew = f"live {version.skew}" if version.skew else ""
-    why = version.load.waiting or _example_error(version) or version.reason
+    why = version.load.waiting or example_error(version) or version.reason
     return "; ".join(filter(None, (why, skew)))
-
-
-def _error(version: pb.VersionReport) -> str:
-    """Returns what is wrong with a version, and whether it is tried again by itself."""
-    parts = (version.error.message, version.load.waiting)
-    return "; ".join(filter(None, parts))
-
-
-def _example_error(version: pb.VersionReport) -> str:
-    """Returns which signature fails on its own example here; "" if none is known to."""
-    for signature in version.signatures:
-        if signature.example_error:
-            return (
-                f"{signature.name} fails on its own example: {signature.example_error}"
-            )
-    return ""
 
 
 def canary_lines(model: pb.ModelReport) -> list[str]:

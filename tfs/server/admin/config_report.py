@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from google.protobuf import text_format
 
 from managers.loading.memory import ResourceTracker
-from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.resources import MAIN, RAM_BYTES, Resource, mebibytes
 from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.label_reports import label_words
+from tfs.server.admin.report_words import label_words, memory_words
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.config.waiting import ConfigOutcome
@@ -64,7 +64,7 @@ def effective_text(
     if memory is not None:
         used, total = memory_bytes(memory)
         lines.append(
-            f"# Models may use {_mebibytes(total)}, of which {_mebibytes(used)} are "
+            f"# Models may use {mebibytes(total)}, of which {mebibytes(used)} are "
             "reserved."
         )
     lines.append("model_config_list {")
@@ -101,25 +101,14 @@ def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
         lines.append(f"problem: {model.error.message}")
     for version in model.versions:
         state = ManagerState(version.state).name
-        memory = "".join(f", {each}" for each in _memory(version.memory))
+        words = memory_words(version.memory)
+        memory = f", {words}" if words else ""
         error = f", {version.error.message}" if version.HasField("error") else ""
         lines.append(
             f"version {version.version}: {state} since {when(version.since_s)} "
             f"({version.reason}){memory}{error}"
         )
     return lines
-
-
-def _memory(memory: pb.MemoryReport) -> Iterator[str]:
-    """Yields how much memory a version takes, and how much is reserved for it."""
-    if memory.HasField("resident_bytes"):
-        yield _mebibytes(memory.resident_bytes)
-    if memory.HasField("reserved_bytes"):
-        yield f"{_mebibytes(memory.reserved_bytes)} reserved"
-
-
-def _mebibytes(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.1f} MiB"
 
 
 def memory_bytes(memory: ResourceTracker) -> tuple[int, int]:

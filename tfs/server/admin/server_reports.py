@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,6 @@ from tfs.server.admin.config_report import (
     effective_text,
     memory_bytes,
 )
-from tfs.server.admin.label_reports import label_reports
 from tfs.server.admin.model_history import ModelChanges, ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
@@ -326,6 +325,29 @@ class ServerReports:
             since_s=override.since_s,
             persisted=bool(self._core.config.overrides_file.path),
         )
+
+
+def label_reports(
+    wanted: Mapping[str, int],
+    meant: Mapping[str, int],
+    states: Sequence[ServableState],
+) -> list[pb.LabelReport]:
+    """Returns which versions labels mean now, and which ones they wait for."""
+    available = {
+        state.id.version
+        for state in states
+        if state.manager_state is ManagerState.AVAILABLE
+    }
+    reports = []
+    for label in sorted(wanted):
+        report = pb.LabelReport(label=label)
+        version = meant.get(label)
+        if version is not None and version in available:
+            report.version = version
+        if wanted[label] not in available:
+            report.pending_version = wanted[label]
+        reports.append(report)
+    return reports
 
 
 def stats_report(stats: Stats) -> list[pb.Stat]:

@@ -30,11 +30,11 @@ from tfs.handlers.rest.openapi_document import (
     request_example,
 )
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.report_words import problems_of
 from tfs.server.admin.server_reports import ServerReports
 from tfs.server.config.running_config import RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
-from tfs.server.page.words import State
 
 ROWS: Final = 100
 _MAX_EVENTS: Final = 12
@@ -296,24 +296,3 @@ def _why(running: RunningConfig, report: pb.ModelReport, primary: int | None) ->
     if report.residency == pb.ModelReport.REGISTERED:
         return "a request for the model loads it"
     return "it is the newest version that is available"
-
-
-def problems_of(report: pb.ModelReport) -> list[str]:
-    """Returns what is wrong with a model.
-
-    Versions before its primary do not count, nor do those that are not asked for any more.
-    """
-    problems = [
-        f"version {each.version}: {each.error.message}"
-        for each in report.versions
-        if each.error.code
-        and not (report.HasField("primary") and each.version < report.primary)
-        and (each.state != State.END or each.HasField("load"))
-    ]
-    problems += filter(None, [report.error.message])
-    problems += [
-        f"version {each.version}: {each.load.waiting}"
-        for each in report.versions
-        if each.load.waiting
-    ]
-    return problems
