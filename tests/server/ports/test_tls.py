@@ -12,10 +12,9 @@ from tests.certificates import Certificates
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.frontends.tls.tls_context import server_context
-from tfs.server.options import ServerOptions, TransportKind
+from tfs.server.options import ServerOptions
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.tls_file import TlsFile, read_tls_file
-from tfs.server.ports.transports import chosen_transport
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +72,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="Invalid protobuf file") as caught:
         read_tls_file(str(bad))
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("chosen", list(TransportKind))
-def test_tls_changes_no_choice_of_transport(chosen: TransportKind) -> None:
-    """Certificates go with either transport, and auto stays express."""
-    options = ServerOptions(
-        model_base_path="/m", ssl_config_file="/etc/ssl.config", grpc_transport=chosen
-    )
-    expected = TransportKind.EXPRESS if chosen is TransportKind.AUTO else chosen
-    assert chosen_transport(options) is expected
 
 
 def test_certificates_that_are_not_renewed_are_a_problem_of_the_server(

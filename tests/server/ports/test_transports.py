@@ -11,42 +11,29 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.server.options import ServerOptions, TransportKind
 from tfs.server.ports.transports import (
-    chosen_transport,
     express_options,
     make_transport,
 )
 
-AUTO, GRPCIO, EXPRESS = (
-    TransportKind.AUTO,
-    TransportKind.GRPCIO,
-    TransportKind.EXPRESS,
-)
-
 
 @pytest.mark.parametrize(
-    ("options", "meant"),
+    ("options", "made"),
     [
-        ({}, EXPRESS),
-        ({"grpc_transport": AUTO}, EXPRESS),
-        ({"grpc_transport": EXPRESS}, EXPRESS),
-        ({"grpc_transport": GRPCIO}, GRPCIO),
-        ({"ssl_config_file": "/etc/ssl.config"}, EXPRESS),
-        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, EXPRESS),
+        ({}, ExpressTransport),
+        ({"grpc_transport": TransportKind.AUTO}, ExpressTransport),
+        ({"grpc_transport": TransportKind.EXPRESS}, ExpressTransport),
+        ({"grpc_transport": TransportKind.GRPCIO}, GrpcioTransport),
+        ({"ssl_config_file": "/etc/ssl.config"}, ExpressTransport),
+        (
+            {"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"},
+            ExpressTransport,
+        ),
     ],
 )
-def test_auto_is_express(options: dict[str, object], meant: TransportKind) -> None:
-    """Whatever else was asked for; whoever names a transport gets it."""
+def test_auto_is_express(options: dict[str, object], made: type) -> None:
+    """Whatever else was asked for; whoever names a transport gets it, not started yet."""
     given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
-    assert chosen_transport(given) is meant
-
-
-@pytest.mark.parametrize(
-    ("kind", "made"), [(EXPRESS, ExpressTransport), (GRPCIO, GrpcioTransport)]
-)
-def test_the_chosen_transport_is_made(kind: TransportKind, made: type) -> None:
-    """The chosen transport is made but not started, so nothing listens yet."""
-    options = ServerOptions(model_base_path="/m", grpc_transport=kind)
-    assert isinstance(make_transport(options, ServingLoop(), Stats()), made)
+    assert isinstance(make_transport(given, ServingLoop(), Stats()), made)
 
 
 def _with_arguments(arguments: str) -> ServerOptions:

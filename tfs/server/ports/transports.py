@@ -29,13 +29,6 @@ EXPRESS_ARGUMENTS: Final = (
 """The channel arguments that mean something to express."""
 
 
-def chosen_transport(options: ServerOptions) -> TransportKind:
-    """Returns the transport that was asked for; ``auto`` is express."""
-    if options.grpc_transport is TransportKind.AUTO:
-        return TransportKind.EXPRESS
-    return options.grpc_transport
-
-
 def make_transport(
     options: ServerOptions,
     loop: ServingLoop,
@@ -57,7 +50,7 @@ def make_transport(
         InvalidArgument: A channel argument that express takes is no positive number.
 
     """
-    if chosen_transport(options) is TransportKind.EXPRESS:
+    if options.grpc_transport is not TransportKind.GRPCIO:
         return ExpressTransport(
             loop,
             express_options(options),
