@@ -50,6 +50,32 @@ def test_callers_are_told_apart_by_their_way_in(
                 access.check(FakeCall(peer=peer))
 
 
+@pytest.mark.parametrize(
+    ("headers", "is_welcome"),
+    [
+        ({}, True),
+        ({"origin": "https://h:8501"}, True),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "https://evil.example", "authorization": "Bearer key"}, True),
+    ],
+)
+@pytest.mark.parametrize("cookie", ["", "tfs_key=key"])
+def test_what_browsers_show_by_themselves_counts_for_our_own_page(
+    headers: dict[str, str], is_welcome: bool, cookie: str
+) -> None:
+    """A page of others can send a form with the operator's cookie, or certificate."""
+    sent = {"host": "h:8501", **headers} | ({"cookie": cookie} if cookie else {})
+    peer = Peer("10.0.0.9:1", "http", identity=() if cookie else ("operator",))
+    call = FakeCall(peer=peer, metadata=tuple(sent.items()))
+    access = AdminAccess(frozenset({AdminFrom.MTLS}), "key")
+    if is_welcome:
+        access.check(call)
+    else:
+        with pytest.raises(PermissionDenied, match="tfs page"):
+            access.check(call)
+
+
 def test_the_flag_takes_a_list() -> None:
     """Words and commas; anything else is named."""
     assert read_admin_from("loopback, mtls") == {AdminFrom.LOOPBACK, AdminFrom.MTLS}

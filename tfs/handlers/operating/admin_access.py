@@ -1,7 +1,8 @@
 """Decides who may operate the server, by the listener through which a call came in.
 
 Over HTTP another rule holds: any web page that an operator opens can send requests from
-loopback. So only a verified certificate counts there, or the key that the server made.
+loopback. So only a verified certificate counts there, or the key that the server made;
+and what a browser shows by itself, a certificate or a cookie, not for pages of others.
 
 Behind a sidecar on the same host every caller is loopback (docs/operations.md).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
@@ -76,9 +78,14 @@ class AdminAccess:
         )
 
     def _check_http(self, call: Call) -> None:
-        if AdminFrom.MTLS in self.allowed and call.peer.identity:
+        headers = {key: str(value) for key, value in call.metadata}
+        origin = headers.get("origin")
+        # To a browser all ports of a host are one site, so that it shows cookies to each.
+        is_own = origin is None or origin.partition("://")[2] == headers.get("host")
+        if AdminFrom.MTLS in self.allowed and call.peer.identity and is_own:
             return
-        if self.key and hmac.compare_digest(_shown_key(call), self.key.encode()):
+        shown = _shown_key(headers, with_cookie=is_own)
+        if self.key and hmac.compare_digest(shown, self.key.encode()):
             return
         raise PermissionDenied(
             "over HTTP this server is operated with a verified certificate (mtls in "
@@ -87,18 +94,12 @@ class AdminAccess:
         )
 
 
-def _shown_key(call: Call) -> bytes:
-    """Returns the key that a caller over HTTP shows; empty if it shows none.
-
-    A cookie does not count where the request comes from another origin: to a browser all
-    ports of a host are one site.
-    """
-    headers = {key: str(value) for key, value in call.metadata}
+def _shown_key(headers: Mapping[str, str], *, with_cookie: bool) -> bytes:
+    """Returns the key that a caller over HTTP shows; empty if it shows none."""
     scheme, _, shown = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return shown.strip().encode()
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+    if not with_cookie:
         return b""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(KEY_COOKIE)
