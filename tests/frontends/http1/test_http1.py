@@ -400,7 +400,7 @@ def test_a_request_that_takes_too_long_is_over_at_its_deadline(has_begun: bool) 
         client.send(ONE)
         status, _, body = client.read_answer()
         assert status == 504
-        where = "it was computed" if has_begun else "it waited in a queue"
+        where = "it was being computed" if has_begun else "it waited in a queue"
         assert json.loads(body)["error"].endswith(where)
         (call,) = calls
         assert call.cancel.error is not None

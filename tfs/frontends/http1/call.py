@@ -191,10 +191,9 @@ class HttpRequestCall:
 
     def expire(self) -> None:
         """Ends the call because its deadline has passed. On the loop."""
-        where = "it was computed" if self.cancel.begun_s else "it waited in a queue"
-        self.cut_off(
-            DeadlineExceeded(f"Deadline Exceeded: the request took too long; {where}")
-        )
+        where = "was being computed" if self.cancel.begun_s else "waited in a queue"
+        text = f"Deadline Exceeded: the request took too long; it {where}"
+        self.cut_off(DeadlineExceeded(text))
 
     def cut_off(self, error: ServingError) -> None:
         """Ends the call without its handler. On the loop."""
