@@ -13,11 +13,13 @@ from tfs.core.errors import (
     Code,
     DataLoss,
     Internal,
+    InvalidArgument,
     InvalidItems,
     ServingError,
     Unavailable,
     Unknown,
     chain_of,
+    error_from,
     forget_frames,
     is_out_of_threads,
     serving_error,
@@ -89,13 +91,16 @@ def test_invalid_items_cross_a_process_boundary_within_their_limit() -> None:
     error = InvalidItems(dict.fromkeys(range(100), "x" * 150), "m/1")
     data = error.to_bytes(4096)
     assert len(data) <= 4096
-    again = InvalidItems.from_bytes(data)
-    assert again is not None
+    again = error_from(error.code, data)
+    assert isinstance(again, InvalidItems)
     assert again.context == "m/1"
     assert 0 in again.rows
     assert 1 < len(again.rows) < 100
-    assert InvalidItems.from_bytes(b"the weights are gone") is None
-    assert InvalidItems.from_bytes(b"\0items[") is None
+    assert type(error_from(13, b"the weights are gone")) is Internal
+    assert type(error_from(3, b"\0items[")) is InvalidArgument
+    for code in (0, 99):
+        with pytest.raises(ValueError, match=str(code)):
+            error_from(code, data)
 
 
 @dataclass(frozen=True)

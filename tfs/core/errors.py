@@ -7,6 +7,7 @@ the state of a failed version carries one. docs/errors.md says which kind means 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import errno
@@ -65,6 +66,10 @@ class ServingError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+    def to_bytes(self, limit_bytes: int) -> bytes:
+        """Returns what ``error_from`` needs beside the code, cut to a size >= 1,024."""
+        return self.message.encode()[:limit_bytes]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.retry_after_s)
@@ -133,7 +138,7 @@ class InvalidItems(InvalidArgument):
         return InvalidItems(rows, self.context)
 
     def to_bytes(self, limit_bytes: int) -> bytes:
-        """Returns a form for another process, of at most ``limit_bytes`` >= 1,024.
+        """Returns the rows as well.
 
         Rows that do not fit are left out, but never the first. The others are run
         again, and wrong rows among them show then.
@@ -145,17 +150,6 @@ class InvalidItems(InvalidArgument):
             if len(data) <= limit_bytes or len(rows) == 1:
                 return data
             rows = dict(list(rows.items())[: len(rows) // 2])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> InvalidItems | None:
-        """Reads ``to_bytes``'s form; None if it is not one."""
-        if not data.startswith(_ITEMS_MARK):
-            return None
-        try:
-            context, rows = json.loads(data[len(_ITEMS_MARK) :])
-            return cls({int(row): str(why) for row, why in rows}, str(context))
-        except (ValueError, TypeError):
-            return None
 
     def __reduce__(self) -> tuple[object, ...]:
         return InvalidItems, (self.rows, self.context)
@@ -254,6 +248,23 @@ class Unauthenticated(ServingError):
 BY_CODE: Final[dict[Code, type[ServingError]]] = {
     kind.code: kind for kind in ServingError.__subclasses__()
 }
+
+
+def error_from(code: int, data: bytes) -> ServingError:
+    """Returns the error that another process has written by ``to_bytes``.
+
+    Raises:
+        ValueError: No error has that code.
+
+    """
+    kind = BY_CODE.get(Code(code))
+    if kind is None:
+        raise ValueError(f"{code} is the code of no error")
+    if data.startswith(_ITEMS_MARK):
+        with contextlib.suppress(ValueError, TypeError):
+            context, rows = json.loads(data[len(_ITEMS_MARK) :])
+            return InvalidItems({int(row): str(why) for row, why in rows}, str(context))
+    return kind(data.decode(errors="replace") or "no message")
 
 
 _NO_THREAD: Final = "can't start new thread"  # in the words of CPython's _thread

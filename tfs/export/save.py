@@ -174,7 +174,6 @@ def _described(
     batched: bool,
     dynamic: Mapping[str, Collection[int]],
 ) -> Signature:
-    """Returns the signature that an author described, by keywords or as a whole."""
     if not isinstance(example_inputs, Signature):
         return Signature(
             example_inputs,

@@ -192,7 +192,6 @@ def _described(
     signatures: SignatureForms | None,
     methods: Mapping[str, str],
 ) -> tuple[Mapping[str, Signature], dict[str, object]]:
-    """Returns the signatures of a file's class, and the manifest's entry for it."""
     kind = find_class(place, class_name)
     found = (
         signatures_of(kind, place)

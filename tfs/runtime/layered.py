@@ -74,7 +74,6 @@ def layered(
 
 
 def _through(layers: Sequence[Stage], *args: Any, **kwargs: Any) -> Any:
-    """Computes layers one after the other."""
     value = layers[0](*args, **kwargs)
     for layer in layers[1:]:
         value = layer(value)

@@ -114,12 +114,34 @@ def inspect_archive(path: str) -> ArchiveContents:
     )
 
 
+def contents_of(path: str, *kinds: ArchiveKind) -> ArchiveContents:
+    """As ``inspect_archive``, for an archive that has to be of one of these kinds.
+
+    Raises:
+        InvalidArgument: It is of another kind.
+        DataLoss: It is of no kind, and may be damaged.
+        ServingError: It cannot be read.
+
+    """
+    contents = inspect_archive(path)
+    if contents.kind not in kinds:
+        raise _wrong_kind(contents.kind, kinds[0])
+    return contents
+
+
 CODE_FACTOR: Final = 8
 """Generous estimate of the bytes that code and its objects take per byte in the
 archive."""
 
 
-def archive_resources(contents: ArchiveContents) -> ResourceAllocation:
+def copied_resources(contents: ArchiveContents) -> ResourceAllocation:
+    """Returns what one interpreter takes that copies the tensors out of the file."""
+    return ResourceAllocation.ram(
+        contents.tensor_bytes + CODE_FACTOR * contents.other_bytes, contents.size_bytes
+    )
+
+
+def mapped_resources(contents: ArchiveContents) -> ResourceAllocation:
     """Returns what one interpreter takes that maps the tensors from the file."""
     return ResourceAllocation.ram(
         contents.size_bytes
@@ -131,12 +153,13 @@ def archive_resources(contents: ArchiveContents) -> ResourceAllocation:
 def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
     """Whether the file exists, can be read, and is of one of these kinds."""
     try:
-        return inspect_archive(path).kind in kinds
+        contents_of(path, *kinds)
     except ServingError:
         return False
+    return True
 
 
-def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> ServingError:
+def _wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> ServingError:
     """Returns the error for an archive of another kind; one of no kind is damaged."""
     if found is ArchiveKind.CHECKPOINT:
         return InvalidArgument(

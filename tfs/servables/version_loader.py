@@ -199,7 +199,6 @@ class VersionLoader:
     def _measure_or_recall(
         self, version: LoadedVersion, load_s: float, known: ModelProfile | None
     ) -> ModelProfile | None:
-        """Returns the version's profile; None if nothing is measured."""
         profiler = self._context.profiler
         model = version.model
         assert model is not None  # it was loaded by an interpreter

@@ -181,7 +181,7 @@ def good_words(slab: Slab) -> tuple[int, ...]:
 def test_a_good_reply_is_read(slab: Slab) -> None:
     """Outputs by name, copied, with the seconds the call took."""
     slot = reply(slab, good_words(slab))
-    outcome, call_s = read_reply(slab, slot, "m/1", None, reply_plans(SIGNATURE))
+    outcome, call_s = read_reply(slab, slot, None, reply_plans(SIGNATURE))
     assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
     assert call_s == pytest.approx(1e-6)
 
@@ -218,19 +218,19 @@ def test_a_reply_that_makes_no_sense_is_refused(
     words[position] = value
     slot = reply(slab, tuple(words))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", None, reply_plans(SIGNATURE))
+        read_reply(slab, slot, None, reply_plans(SIGNATURE))
 
 
 def test_an_error_reply_keeps_its_code_and_text(slab: Slab) -> None:
     """The guest's error is the caller's, text that is no text included."""
     slot = reply(slab, (3, 0, 0, 5))
     slab.write_text(slot.reply_word + REPLY_WORDS, b"no \xff!")
-    error, _ = read_reply(slab, slot, "m/1", None, reply_plans(SIGNATURE))
+    error, _ = read_reply(slab, slot, None, reply_plans(SIGNATURE))
     assert isinstance(error, InvalidArgument)
     assert error.message == "no \ufffd!"
     slot = reply(slab, (3, 0, 0, 1 << 40))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", None, reply_plans(SIGNATURE))
+        read_reply(slab, slot, None, reply_plans(SIGNATURE))
 
 
 def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
@@ -238,11 +238,11 @@ def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
     fd = os.memfd_create("outputs")
     os.write(fd, bytes(12))
     slot = reply(slab, (0, 0, 12, 6, F32, 4, 8, 2, 1, 2))
-    outcome, _ = read_reply(slab, slot, "m/1", fd, reply_plans(SIGNATURE))
+    outcome, _ = read_reply(slab, slot, fd, reply_plans(SIGNATURE))
     assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
     slot = reply(slab, (0, 0, 12, 6, F32, 8, 8, 2, 1, 2))
     with pytest.raises(CorruptReply):
-        read_reply(slab, slot, "m/1", fd, reply_plans(SIGNATURE))
+        read_reply(slab, slot, fd, reply_plans(SIGNATURE))
     os.close(fd)
 
 
@@ -274,9 +274,7 @@ def test_many_strings_are_unpacked_after_they_were_read(
             slab.map[first : first + len(data)] = data
         code = DTYPE_CODES[STRING]
         words = (0, 0, len(data) * is_in_memfd, 5, code, first, len(data), 1, num)
-        outcome, _ = read_reply(
-            slab, reply(slab, words), "m/1", fd, reply_plans(signature)
-        )
+        outcome, _ = read_reply(slab, reply(slab, words), fd, reply_plans(signature))
         if fd is not None:
             os.close(fd)
         assert isinstance(outcome, SlowReply)
@@ -295,7 +293,7 @@ def test_many_bytes_are_read_later(slab: Slab) -> None:
     os.ftruncate(fd, MANY_BYTES + 4)
     num = MANY_BYTES // 4 + 1
     words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
-    outcome, _ = read_reply(slab, reply(slab, words), "m/1", fd, reply_plans(SIGNATURE))
+    outcome, _ = read_reply(slab, reply(slab, words), fd, reply_plans(SIGNATURE))
     os.close(fd)
     assert isinstance(outcome, SlowReply)
     assert outcome.read()["y"].size_bytes == MANY_BYTES + 4
@@ -315,7 +313,7 @@ def test_many_bytes_are_read_at_once_where_no_descriptor_is_left(
     os.ftruncate(fd, MANY_BYTES + 4)
     num = MANY_BYTES // 4 + 1
     words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
-    outcome, _ = read_reply(slab, reply(slab, words), "m/1", fd, reply_plans(SIGNATURE))
+    outcome, _ = read_reply(slab, reply(slab, words), fd, reply_plans(SIGNATURE))
     os.close(fd)
     assert isinstance(outcome, dict)
     assert outcome["y"].size_bytes == MANY_BYTES + 4

@@ -146,7 +146,6 @@ class DependencyReport:
     __str__ = tree
 
     def _to(self, shown: Container[str]) -> str:
-        """Returns the tree of only the modules in ``shown``."""
         lines = ["model"]
         for each in self.unsaved:
             lines.append(f"├─ {each.path}  CANNOT BE SAVED: {each.what}")
@@ -213,7 +212,6 @@ class DependencyReport:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
     rest = len(names) - _MAX_NAMES
     return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 

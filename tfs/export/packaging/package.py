@@ -156,7 +156,6 @@ def _save(
     rules: Packaging,
     classes: Sequence[str] = (),
 ) -> tuple[Unsaved, ...]:
-    """Puts everything into the archive; returns the values that cannot be saved."""
     _refuse_two_of_a_name(module)
     package = package_of(module, rules)
     unsaved = _scripted(module)
@@ -193,7 +192,6 @@ def _save_source(exporter: PackageExporter, module: str, place: Path) -> None:
 
 
 def _pickle(exporter: Exporter, module: nn.Module, package: str) -> tuple[Unsaved, ...]:
-    """Puts the module itself into the archive, or returns what of it cannot be saved."""
     try:
         with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
             # torch's own exporter uses a method of storages that torch has deprecated.

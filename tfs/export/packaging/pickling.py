@@ -220,7 +220,6 @@ def _error(value: object) -> Exception | None:
 def _failing(
     path: str, value: object, seen: set[int], depth: int
 ) -> Iterator[tuple[str, object, Exception]]:
-    """Yields the innermost values that cannot be pickled."""
     if id(value) in seen:
         return
     error = _error(value)

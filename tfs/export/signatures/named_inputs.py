@@ -113,7 +113,6 @@ def _too_many(
     parameters: Sequence[inspect.Parameter],
     where: str,
 ) -> InvalidArgument:
-    """Returns the error for more example inputs than there are parameters for them."""
     whole = from_array(example_inputs)
     by_keyword = [p.name for p in parameters if p.kind in _BY_KEYWORD]
     if isinstance(whole, list) and from_numbers(whole) is not None:

@@ -77,7 +77,6 @@ def _by_position(
     single: str,
     where: str,
 ) -> list[tuple[str, object]]:
-    """Names the parts of a tuple, in their order."""
     has_fields = hasattr(result, "_fields")
     given = [(key, part) for key, part in parts if part is not None]
     if names is not None:

@@ -249,7 +249,6 @@ def _refuse_strings(module: DescribedModule) -> None:
 
 
 def _takes_any_name(module: nn.Module) -> bool:
-    """Whether a module takes its inputs by ``**`` and not by named parameters."""
     parameters = inspect.signature(module.forward).parameters.values()
     return any(each.kind is each.VAR_KEYWORD for each in parameters)
 

@@ -298,8 +298,6 @@ class DlmopenInterpreter:
 
 
 class _PyBuffer(ctypes.Structure):
-    """CPython's ``Py_buffer``."""
-
     _fields_ = (
         ("buf", ctypes.c_void_p),
         ("obj", ctypes.c_void_p),

@@ -32,13 +32,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tfs.core.errors import (
-    BY_CODE,
-    Code,
-    FailedPrecondition,
-    InvalidItems,
-    ServingError,
-)
+from tfs.core.errors import FailedPrecondition, error_from
 from tfs.runtime.process.zygote_process import import_path
 
 
@@ -202,7 +196,7 @@ class Namespace:
         reply = ctypes.string_at(visit.reply.value or 0, size)
         code, value = marshal.loads(reply)
         if code:
-            raise _error(code, *value)
+            raise error_from(code, value)
         return value
 
     # -- threads -----------------------------------------------------------------------
@@ -253,8 +247,6 @@ class Namespace:
 
 
 class _PerThread(threading.local):
-    """What a namespace knows of the calling thread."""
-
     visit: _Visit | None = None
 
 
@@ -348,7 +340,6 @@ def _reserve(host: ctypes.CDLL) -> list[int]:
 
 
 def _make_keys(libc: ctypes.CDLL) -> list[int]:
-    """Makes all keys that can be made."""
     made = []
     key = ctypes.c_uint()
     while libc.pthread_key_create(ctypes.byref(key), None) == 0:
@@ -401,13 +392,3 @@ def _not_started(reason: str) -> FailedPrecondition:
     # The first to find no room may be a library of torch.
     advice = f"; {_ADVICE}" if "static TLS" in reason else ""
     return FailedPrecondition(f"a private Python does not start: {reason}{advice}")
-
-
-def _error(
-    code: int, message: str, retry_after_s: float | None, items: bytes | None
-) -> ServingError:
-    if items is not None:
-        found = InvalidItems.from_bytes(items)
-        if found is not None:
-            return found
-    return BY_CODE[Code(code)](message, retry_after_s=retry_after_s)

@@ -106,7 +106,6 @@ def lacking() -> str:
 
 
 def _tried(num_interpreters: int) -> str:
-    """Returns what went wrong in a process of its own."""
     command = [
         sys.executable,
         "-P",

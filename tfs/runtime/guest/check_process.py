@@ -144,7 +144,6 @@ def _status_of(pid: int, socket_fd: int) -> int | None:
 
 
 def _run(request: Mapping[str, Any]) -> None:
-    """Tries one version and ends the process."""
     os.setpgid(0, 0)
     result = CheckResult()
     try:

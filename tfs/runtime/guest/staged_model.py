@@ -278,7 +278,6 @@ def staged(source: ModelSource, guest: GuestModel) -> StagedModel:
 
 
 def _three_rows(source: ModelSource, signature: Signature) -> dict[str, torch.Tensor]:
-    """Returns rows of the author's example."""
     if signature.defaults or not signature.batched:
         raise NotCut("some of its inputs are not rows of a batch")
     if not signature.examples:

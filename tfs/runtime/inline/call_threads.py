@@ -124,7 +124,6 @@ class CallThreads:
     def _refuse_waiting(
         self, error: ServingError, model: InlineModel | None = None
     ) -> None:
-        """Answers every task that waits (for ``model``, if given)."""
         refused: list[InferenceTask] = []
         with self._lock:
             kept: deque[_Item] = deque()

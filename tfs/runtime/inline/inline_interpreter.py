@@ -131,7 +131,6 @@ class FrontCalls:
         return outcome
 
     def _leave(self, model: InlineModel, call_s: float) -> None:
-        """Makes the model run on the thread from now on."""
         model.front = None
         log.warning(
             "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",
@@ -147,7 +146,6 @@ _of_thread: Final = threading.local()
 
 
 def _infer_for_good() -> None:
-    """Puts the calling thread into inference mode until it ends."""
     if not hasattr(_of_thread, "inference"):
         _of_thread.inference = torch.inference_mode()
         _of_thread.inference.__enter__()
@@ -334,7 +332,6 @@ class InlineInterpreter:
     def _close_threads(
         self, model: InlineModel, threads: CallThreads | StagedThread
     ) -> bool:
-        """Ends a model's own threads; returns whether they have ended."""
         threads.refuse(unloaded(model.source.id))
         has_ended = threads.join(self._clock.now() + UNLOAD_WAIT_S)
         with self._lock:

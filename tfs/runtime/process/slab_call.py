@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tfs.core.dtype import STRING, DType
-from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
+from tfs.core.errors import InvalidArgument, error_from
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
@@ -235,7 +235,6 @@ class SlowReply(dict[str, TensorView]):
 def read_reply(
     slab: Slab,
     slot: Slot,
-    who: str,
     overflow_fd: int | None,
     plans: ReplyPlans,
 ) -> tuple[Outcome, float]:
@@ -247,7 +246,6 @@ def read_reply(
     Args:
         slab: The slab that has the slot.
         slot: The slot with the reply.
-        who: The version, for an error without a text.
         overflow_fd: The memfd that came with it, if one did; the caller closes it.
         plans: Those of the signature that was called.
 
@@ -262,7 +260,10 @@ def read_reply(
     if status:
         if not 0 <= num <= _MAX_TEXT_BYTES:
             raise CorruptReply("text length")
-        return _error(status, memory[start : start + num], who), call_s
+        try:
+            return error_from(status, memory[start : start + num]), call_s
+        except ValueError as error:
+            raise CorruptReply("status") from error
     if not 0 <= num <= MAX_WORDS - REPLY_WORDS:
         raise CorruptReply("descriptor length")
     descriptor = memory[start : start + num * WORD_BYTES]
@@ -377,14 +378,3 @@ def _strings(packed: bytes, shape: tuple[int, ...]) -> tuple[bytes, ...]:
         return unpack_strings(packed, math.prod(shape))
     except ValueError as error:
         raise CorruptReply(str(error)) from error
-
-
-def _error(status: int, text: bytes, who: str) -> ServingError:
-    try:
-        kind = BY_CODE[Code(status)]
-    except (KeyError, ValueError) as error:
-        raise CorruptReply("status") from error
-    items = InvalidItems.from_bytes(text)
-    if items is not None:
-        return items
-    return kind(text.decode(errors="replace") or f"{who} failed")

@@ -304,7 +304,6 @@ class Worker:
             self._retire(error)
 
     def _open(self, process: WorkerProcess) -> None:
-        """Takes calls to a process that is ready."""
         self._move(WorkerState.READY)
         self._was_ready = True
         version = self._version

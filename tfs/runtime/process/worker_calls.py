@@ -251,7 +251,6 @@ class WorkerCalls:
     # -- one call ------------------------------------------------------------------------
 
     def _copy(self, task: InferenceTask) -> None:
-        """Copies a large task's tensors. On a thread of the executor."""
         found: Spill | ServingError
         try:
             found = Spill.of(task)
@@ -277,7 +276,6 @@ class WorkerCalls:
         finish(task, error)
 
     def _why_not(self, error: Exception) -> ServingError:
-        """Returns the answer to a task that could not be written."""
         who = self._version.who
         if isinstance(error, InvalidArgument):
             return InvalidArgument(f"{who}: {error.message}")
@@ -381,7 +379,7 @@ class WorkerCalls:
             overflow_fd = self._process.receive_tensors()
         plans = version.reply_plans[call.index]
         try:
-            return read_reply(slab, slot, version.who, overflow_fd, plans)
+            return read_reply(slab, slot, overflow_fd, plans)
         finally:
             if overflow_fd is not None:
                 os.close(overflow_fd)

@@ -216,8 +216,6 @@ class _JoinedTask(InferenceTask):
 
 
 class _BatchEnd:
-    """Splits the outcome of one batch among its tasks."""
-
     __slots__ = ("_batch", "_form", "_runner")
 
     def __init__(

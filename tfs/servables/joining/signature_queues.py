@@ -227,7 +227,6 @@ class SignatureQueues:
         ).go_on()
 
     def _part_outputs(self, task: InferenceTask) -> PartOutputs:
-        """Returns what takes the outputs of a request that is computed in parts."""
         return PartOutputs(task.output_filter, padded=self.keys.padded_outputs)
 
     def _queue_portion(self, task: InferenceTask) -> None:
@@ -257,7 +256,6 @@ class SignatureQueues:
     def _add_queue(
         self, key: object, task: InferenceTask
     ) -> BatchQueue[InferenceTask] | None:
-        """Makes the queue of a key; returns None if there are too many."""
         if len(self.counts.by_key) >= MAX_KEYS and not self._drop_idle():
             return None
         runner = BatchRunner(

@@ -231,7 +231,6 @@ class _Probe:
                 self._measure_batch(name, until_s)
 
     def _measure_batch(self, name: str, until_s: float) -> bool:
-        """Times the largest batch; returns whether it worked."""
         rows = self._largest(name)
         inputs = self._inputs[name].batch(rows)
         pid = self._subject.pid

@@ -198,7 +198,6 @@ def _items(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _next(text: str, position: int) -> int:
-    """Returns where the blanks that begin at a position end."""
     found = _BLANKS.match(text, position)
     return found.end() if found is not None else position
 

@@ -11,12 +11,11 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.version.version_layout import ARCHIVE
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archives import (
-    CODE_FACTOR,
     ArchiveKind,
-    archive_resources,
-    inspect_archive,
+    contents_of,
+    copied_resources,
     is_archive_of,
-    wrong_kind,
+    mapped_resources,
 )
 from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.reach.source_reach import why_package
@@ -40,13 +39,8 @@ class TorchScript:
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of the tensors, and of the file while it is read."""
-        contents = inspect_archive(os.path.join(path, ARCHIVE))
-        if contents.kind is not ArchiveKind.TORCHSCRIPT:
-            raise wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT)
-        return ResourceAllocation.ram(
-            contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
-            contents.size_bytes,
-        )
+        archive = os.path.join(path, ARCHIVE)
+        return copied_resources(contents_of(archive, ArchiveKind.TORCHSCRIPT))
 
     def why_apart(self, path: str) -> str:
         return ""
@@ -85,10 +79,8 @@ class TorchPackage:
         archive holds compressed are read into memory of their own, whatever the
         file's size.
         """
-        contents = inspect_archive(os.path.join(path, ARCHIVE))
-        if contents.kind is not ArchiveKind.PACKAGE:
-            raise wrong_kind(contents.kind, ArchiveKind.PACKAGE)
-        return archive_resources(contents)
+        archive = os.path.join(path, ARCHIVE)
+        return mapped_resources(contents_of(archive, ArchiveKind.PACKAGE))
 
     def why_apart(self, path: str) -> str:
         return why_package(os.path.join(path, ARCHIVE))

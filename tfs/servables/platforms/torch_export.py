@@ -22,12 +22,12 @@ from tfs.core.signature import DEFAULT_SIGNATURE, FREE, Method, Signature, Tenso
 from tfs.core.version.version_layout import PROGRAM
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archives import (
-    CODE_FACTOR,
     ArchiveKind,
-    archive_resources,
+    contents_of,
+    copied_resources,
     inspect_archive,
     is_archive_of,
-    wrong_kind,
+    mapped_resources,
 )
 from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.reach.exported_code import why_code
@@ -227,15 +227,10 @@ class TorchExport:
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of the mapped file; or of compiled tensors, and the file."""
-        contents = inspect_archive(os.path.join(path, PROGRAM))
-        if contents.kind not in _KINDS:
-            raise wrong_kind(contents.kind, ArchiveKind.EXPORTED)
+        contents = contents_of(os.path.join(path, PROGRAM), *_KINDS)
         if contents.kind is ArchiveKind.EXPORTED:
-            return archive_resources(contents)
-        return ResourceAllocation.ram(
-            contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
-            contents.size_bytes,
-        )
+            return mapped_resources(contents)
+        return copied_resources(contents)
 
     def why_apart(self, path: str) -> str:
         file = os.path.join(path, PROGRAM)

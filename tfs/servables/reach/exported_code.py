@@ -178,7 +178,6 @@ def _is_size(text: str) -> bool:
 
 
 def _dicts(form: object) -> Iterator[dict[str, object]]:
-    """Yields every object in a JSON form."""
     waiting = [form]
     while waiting:
         item = waiting.pop()

@@ -139,8 +139,6 @@ def why_source(source: str | bytes, own: Collection[str] = ()) -> str:
 
 
 class _Reader:
-    """Looks through the nodes of one file. Confined to one call."""
-
     def __init__(self, nodes: list[ast.AST], own: Collection[str]) -> None:
         self._nodes = nodes
         self._own = own
@@ -367,7 +365,6 @@ def _why_global(module: str, name: str, own: Collection[str]) -> str:
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Returns the full names of the modules that files are."""
     found = {_IMPORTER}
     for name in files:
         module = name.removesuffix(".py").replace("/", ".")

@@ -329,7 +329,6 @@ def _compare(
 
 
 def _check_close(joined: torch.Tensor, expected: torch.Tensor) -> None:
-    """Raises whatever tells how they differ, if that is by too much."""
     most = 0.0
     if expected.is_floating_point():
         scale = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())

@@ -117,7 +117,6 @@ class FluidLookAhead(Rule):
     def _cost(
         self, times: StageTimes, at: Boundary, joining: int, run_s: float, waiting: int
     ) -> float:
-        """Returns the time that all rows spend, from now on."""
         batch = min(waiting, times.best_rows)
         rest = waiting - batch
         next_s = run_s + times.total_s(batch)

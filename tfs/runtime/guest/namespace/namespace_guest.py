@@ -21,7 +21,6 @@ import torch
 
 from tfs.core.errors import (
     Internal,
-    InvalidItems,
     Unavailable,
     serving_error,
 )
@@ -43,7 +42,7 @@ _ENTRY: Final = ctypes.CFUNCTYPE(
     ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p
 )
 _BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
-_MAX_ITEMS_BYTES: Final = 4096
+_MAX_TEXT_BYTES: Final = 4096
 _InferenceMode = torch._C._InferenceMode  # what torch.inference_mode() wraps
 
 
@@ -68,8 +67,6 @@ are."""
 
 
 class _PerThread(threading.local):
-    """What the guest keeps for each thread that calls it."""
-
     def __init__(self) -> None:
         self.reply = b""  # the caller reads it before the thread's next call
         self.num_threads = 0
@@ -116,11 +113,7 @@ class NamespaceGuest:
             return marshal.dumps((0, value))
         except BaseException as error:  # user code may raise anything, SystemExit too
             fault = serving_error(error, "a private Python")
-            items = None
-            if isinstance(fault, InvalidItems):
-                items = fault.to_bytes(_MAX_ITEMS_BYTES)
-            form = (fault.message, fault.retry_after_s, items)
-            return marshal.dumps((int(fault.code), form))
+            return marshal.dumps((int(fault.code), fault.to_bytes(_MAX_TEXT_BYTES)))
 
     def _check(self) -> None:
         """Computes something whose result is known, and raises if the result is wrong."""
@@ -131,7 +124,6 @@ class NamespaceGuest:
     # -- versions ------------------------------------------------------------------------
 
     def _load(self, model_id: int, source: bytes, files: Mapping[str, int]) -> None:
-        """Loads a version from the process's descriptors."""
         # The bytes come from this very process, so pickle is safe here.
         version: ModelSource = pickle.loads(source)
         torch.set_num_threads(1)
@@ -149,7 +141,6 @@ class NamespaceGuest:
         num_rows: int,
         inputs: Sequence[tuple[str, SharedTensor]],
     ) -> list[tuple[str, object]]:
-        """Runs a signature; returns its outputs."""
         self._kept = []
         source, guest = self._loaded(model_id)
         self._set_threads(source.intra_op_threads)
@@ -182,7 +173,6 @@ class NamespaceGuest:
                 ) from error
 
     def _release(self) -> None:
-        """Releases the tensors that the last answer named."""
         self._kept = []
 
     def _unload(self, model_id: int) -> None:
@@ -215,7 +205,6 @@ class NamespaceGuest:
         return self._sessions.handle(request, fds)
 
     def _end_sessions(self) -> None:
-        """Forgets everything sessions left here."""
         self._kept = []
         if self._sessions is not None:
             self._sessions.close()

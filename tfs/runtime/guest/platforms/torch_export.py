@@ -252,7 +252,6 @@ def _repeated(source: ModelSource, signature: Signature) -> tuple[str, ...]:
 def _repeat(
     inputs: dict[str, object], repeated: Sequence[str], signature: Signature
 ) -> None:
-    """Repeats inputs of one row, so that they have as many rows as the others."""
     for name, value in inputs.items():
         if name not in signature.defaults and isinstance(value, torch.Tensor):
             num_rows = value.shape[0]

@@ -334,7 +334,6 @@ class MappedImporter(PackageImporter):
         return loaded
 
     def _has_own(self, top: str) -> bool:
-        """Whether the archive contains a module or package of that name."""
         reader = self.zip_reader
         return reader.has_record(f"{top}.py") or any(
             record.startswith(f"{top}/") for record in reader.get_all_records()

@@ -111,8 +111,6 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Reads what :class:`_Writer` wrote."""
-
     def __init__(
         self, buffer: io.BytesIO, blobs: memoryview, object_of: Callable[[int], object]
     ) -> None:

@@ -20,7 +20,6 @@ from tfs.core.batch.request_scope import request_scope
 from tfs.core.errors import (
     BY_CODE,
     Code,
-    InvalidItems,
     ServingError,
     forget_frames,
     serving_error,
@@ -181,11 +180,7 @@ class CallAnswerer:
         fault = serving_error(error, who)
         # This frame refers to the error, and so to all that the model had made.
         forget_frames(fault)
-        text = (
-            fault.to_bytes(_MAX_TEXT_BYTES)
-            if isinstance(fault, InvalidItems)
-            else fault.message.encode()[:_MAX_TEXT_BYTES]
-        )
+        text = fault.to_bytes(_MAX_TEXT_BYTES)
         ns = time.perf_counter_ns() - call.begun_ns
         slab.write_words(reply_word, (int(fault.code), ns, 0, len(text)))
         slab.write_text(reply_word + REPLY_WORDS, text)
@@ -295,7 +290,6 @@ class CallSlots:
             os.close(fds[0])
 
     def _send_tensors(self, fd: int) -> None:
-        """Sends the memfd of the next reply, and closes it."""
         try:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
             self._tensors.sendmsg([b"o"], [rights])

@@ -162,7 +162,6 @@ class WorkerControl:
 
 
 def _seed(request: Mapping[str, object], _fds: list[int]) -> dict[str, object]:
-    """Sets the process's random numbers."""
     seed = request["seed"]
     assert seed is None or isinstance(seed, int)
     seed_random(seed)

@@ -217,7 +217,6 @@ class WorkerModel:
 
 
 def _call_in(request: Mapping[str, object], fds: list[int]) -> tuple[str, Tensors]:
-    """Returns the signature and the inputs of a request for a call."""
     name = request["signature"]
     assert isinstance(name, str)
     # The descriptor's offset is shared with the host, which wrote to the end.
