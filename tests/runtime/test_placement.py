@@ -14,14 +14,14 @@ AUTO = PlacementOptions()
 def profile(
     import_s: float | None = 0.01,
     scaling: float | None = 1.2,
-    *p99s_s: float | None,
+    *batches_s: float | None,
 ) -> ModelProfile:
     return ModelProfile(
         import_s=import_s,
         two_thread_scaling=scaling,
         signatures={
-            f"s{index}": SignatureProfile(full_batch_p99_s=p99_s)
-            for index, p99_s in enumerate(p99s_s)
+            f"s{index}": SignatureProfile(full_batch_s=batch_s)
+            for index, batch_s in enumerate(batches_s)
         },
     )
 

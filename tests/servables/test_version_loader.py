@@ -33,8 +33,8 @@ from tfs.servables.code_digest import code_digest
 from tfs.servables.loaded_version import LoadedVersion
 
 ID = ServableId("scale", 1)
-QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_p99_s=1e-5)
-SLOW = SignatureProfile(True, call_s_by_rows={1: 1e-2}, full_batch_p99_s=1e-2)
+QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_s=1e-5)
+SLOW = SignatureProfile(True, call_s_by_rows={1: 1e-2}, full_batch_s=1e-2)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_known_quick_code_goes_straight_to_the_front(host: Host, version: Path) 
     assert host.num_models(Backend.FRONT) == 1
     assert Backend.PROCESS not in host.interpreters
     assert host.batched == [(Backend.FRONT, True)]
-    assert "p99 of a full batch 10 us" in host.notes[0]
+    assert "a full batch takes 10 us" in host.notes[0]
     assert answers(loader.servable)
     loader.unload()
 
@@ -143,7 +143,7 @@ def test_a_version_too_slow_for_the_loop_moves_to_a_process(
         host.leave_front(0.02)
     assert host.num_models(Backend.FRONT) == 0
     assert host.num_models(Backend.PROCESS) == 1
-    assert host.notes[-1].startswith("runs in process: p99 of a full batch 20000 us")
+    assert host.notes[-1].startswith("runs in process: a full batch takes 20000 us")
     assert answers(servable)
     host.leave_front(0.02)
     assert len(host.notes) == 2

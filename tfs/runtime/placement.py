@@ -13,9 +13,8 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition
 from tfs.core.version.model_profile import ModelProfile
 
-FRONT_P99_S: Final = 200e-6
-"""A model may run on the serving loop if the 99th percentile of a full batch is no
-longer."""
+FRONT_S: Final = 200e-6
+"""A model may run on the serving loop if a full batch takes no longer."""
 INLINE_SCALING: Final = 1.7
 """Two threads that are so much faster than one show that the kernels run without the
 GIL."""
@@ -134,28 +133,28 @@ def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
         return Placement(
             Backend.INLINE, f"it takes {concurrency} requests at once and joins them"
         )
-    p99s_s = [each.full_batch_p99_s for each in profile.signatures.values()]
-    known_s = [p99_s for p99_s in p99s_s if p99_s is not None]
-    slowest_s = max(known_s) if known_s and len(known_s) == len(p99s_s) else None
-    if slowest_s is not None and slowest_s <= (1 + MARGIN) * FRONT_P99_S:
-        is_quick = slowest_s <= (1 - MARGIN) * FRONT_P99_S
+    batches_s = [each.full_batch_s for each in profile.signatures.values()]
+    known_s = [batch_s for batch_s in batches_s if batch_s is not None]
+    slowest_s = max(known_s) if known_s and len(known_s) == len(batches_s) else None
+    if slowest_s is not None and slowest_s <= (1 + MARGIN) * FRONT_S:
+        is_quick = slowest_s <= (1 - MARGIN) * FRONT_S
         return Placement(
             Backend.FRONT if is_quick else Backend.PROCESS,
-            f"p99 of a full batch {slowest_s * 1e6:.0f} us is "
-            f"{'well below' if is_quick else 'close to'} {FRONT_P99_S * 1e6:.0f} us",
+            f"a full batch takes {slowest_s * 1e6:.0f} us, "
+            f"{'well below' if is_quick else 'close to'} {FRONT_S * 1e6:.0f} us",
         )
-    p99_text = "p99 of a full batch was not measured"
+    batch_text = "a full batch was not measured"
     if slowest_s is not None:
-        p99_text = f"p99 of a full batch {slowest_s * 1e6:.0f} us"
+        batch_text = f"a full batch takes {slowest_s * 1e6:.0f} us"
     scaling = profile.two_thread_scaling
     if scaling is None:
-        return Placement(Backend.PROCESS, f"{p99_text}; scaling was not measured")
+        return Placement(Backend.PROCESS, f"{batch_text}; scaling was not measured")
     if scaling >= INLINE_SCALING:
         return Placement(
             Backend.INLINE,
-            f"{p99_text}; two threads scale {scaling:.2f} >= {INLINE_SCALING}",
+            f"{batch_text}; two threads scale {scaling:.2f} >= {INLINE_SCALING}",
         )
     return Placement(
         Backend.PROCESS,
-        f"{p99_text}; two threads scale {scaling:.2f} < {INLINE_SCALING}",
+        f"{batch_text}; two threads scale {scaling:.2f} < {INLINE_SCALING}",
     )

@@ -430,7 +430,7 @@ class VersionLoader:
             self._is_moving = True
         # How it scales on two threads was measured while it was quick.
         signatures = {
-            name: replace(found, full_batch_p99_s=call_s)
+            name: replace(found, full_batch_s=call_s)
             for name, found in profile.signatures.items()
         }
         profile = replace(profile, two_thread_scaling=None, signatures=signatures)

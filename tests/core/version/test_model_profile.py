@@ -18,7 +18,7 @@ FULL = ModelProfile(
             rows_independent=False,
             why_dependent="row 1 changed when row 0 did",
             call_s_by_rows={1: 0.001, 32: 0.01},
-            full_batch_p99_s=0.02,
+            full_batch_s=0.02,
             peak_bytes=4096,
             death="ended by SIGSEGV",
         ),

@@ -26,7 +26,7 @@ class SignatureProfile:
             another, so that only rows of equal length may be joined; empty if it did
             not change.
         call_s_by_rows: Median seconds of one call by number of rows.
-        full_batch_p99_s: 99th percentile of a call with the largest batch.
+        full_batch_s: Seconds of a call with the largest batch that nothing held up.
         peak_bytes: Transient memory of a call with the largest batch.
         max_rows: Rows of the largest batch that worked, where a larger one failed; None
             where none failed.
@@ -39,7 +39,7 @@ class SignatureProfile:
     why_dependent: str = ""
     why_padding: str = ""
     call_s_by_rows: Mapping[int, float] = field(default_factory=dict)
-    full_batch_p99_s: float | None = None
+    full_batch_s: float | None = None
     peak_bytes: int | None = None
     max_rows: int | None = None
     was_answered: bool = False

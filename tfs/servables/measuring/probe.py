@@ -151,8 +151,7 @@ class _Probe:
         self._is_seeded = False
         self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
         self._row_s: dict[str, float] = {}  # seconds per row of the quickest call
-        self._p99: dict[str, float] = {}
-        self._undisturbed: dict[str, float] = {}
+        self._full_batch_s: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
         # What its process has of its own, as the load left it.
         self._loaded = subject.pid, anonymous_bytes(subject.pid)
@@ -173,9 +172,6 @@ class _Probe:
         elapsed_s = self._clock.now() - self._begun_s
         share = foreign_share(before, foreign_cpu_s(pids), elapsed_s)
         is_quiet = share <= _MAX_FOREIGN_SHARE
-        if not is_quiet:
-            # Its slow calls show how busy the host was, and not the model.
-            self._p99.update(self._undisturbed)
         profile = replace(
             base,
             process_changes=self._subject.process_changes or base.process_changes,
@@ -193,7 +189,7 @@ class _Probe:
             why_dependent=shown.why,
             why_padding=shown.why_padding,
             call_s_by_rows=self._times[name],
-            full_batch_p99_s=self._p99.get(name),
+            full_batch_s=self._full_batch_s.get(name),
             peak_bytes=self._peaks.get(name),
             max_rows=self._max_rows.get(name),
             was_answered=name in self._first,
@@ -245,9 +241,8 @@ class _Probe:
         if peak is not None:
             self._peaks[name] = peak
         self._times[name][rows] = statistics.median(times)
-        ranked = sorted(times)
-        self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
-        self._undisturbed[name] = ranked[len(ranked) // 4]
+        # Slower calls show how busy the host, or this server, was, and not the model.
+        self._full_batch_s[name] = sorted(times)[len(times) // 4]
         return True
 
     def _peak_bytes(self, pid: int) -> int | None:
