@@ -101,33 +101,28 @@ def _example(value: Value) -> example_pb2.Example:
 
 
 def _add(feature: feature_pb2.Feature, name: str, value: Value) -> None:
-    kind = feature.WhichOneof("kind")
     if isinstance(value, str) or is_bytes(value):
-        _check_kind(name, kind, "bytes_list")
-        feature.bytes_list.value.append(bytes_of(value))
+        kind = "bytes"
     elif isinstance(value, bool | int):
-        _check_kind(name, kind, "int64_list")
-        if not -(1 << 63) <= value < 1 << 63:
-            raise InvalidArgument(
-                f"Feature: {name} has uint64_t element. Only int64_t is supported."
-            )
-        feature.int64_list.value.append(int(value))
+        kind, value = "int64", int(value)
     elif isinstance(value, float):
-        _check_kind(name, kind, "float_list")
-        feature.float_list.value.append(value)
+        kind = "float"
     else:
         raise InvalidArgument(
             f"Feature: {name} has element with unexpected JSON type: {type_name(value)}"
         )
-
-
-def _check_kind(name: str, kind: str | None, wanted: str) -> None:
-    if kind not in (None, wanted):
-        assert kind is not None
-        expected = kind.removesuffix("_list")
+    expected = (feature.WhichOneof("kind") or kind).removesuffix("_list")
+    if kind != expected:
         raise InvalidArgument(
             f"Unexpected element type in feature: {name} expecting type: {expected}"
         )
+    if kind == "bytes":
+        value = bytes_of(value)
+    elif kind == "int64" and not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgument(
+            f"Feature: {name} has uint64_t element. Only int64_t is supported."
+        )
+    getattr(feature, f"{kind}_list").value.append(value)
 
 
 def write_classify_reply(response: bytes) -> bytes:

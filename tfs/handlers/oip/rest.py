@@ -33,20 +33,6 @@ from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
 _NOT_READY: Final = 503
-_MESSAGES: Final[Mapping[str, tuple[Any, Any]]] = {
-    name: (getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"))
-    for name in (
-        "ServerMetadata",
-        "ServerLive",
-        "ServerReady",
-        "ModelReady",
-        "ModelMetadata",
-        "ModelStatistics",
-        "RepositoryIndex",
-        "RepositoryModelLoad",
-        "RepositoryModelUnload",
-    )
-}
 
 
 class OipRestHandler:
@@ -71,7 +57,8 @@ class OipRestHandler:
         assert isinstance(infer, PredictHandler)
         self._infer = infer
         self._handlers = {
-            name: cast(Handler, methods[f"/{OIP}/{name}"].handler) for name in _MESSAGES
+            name: cast(Handler, methods[f"/{OIP}/{name}"].handler)
+            for _, _, name in ROUTES
         }
         self._room = room
         self._bursts = bursts
@@ -140,11 +127,10 @@ class OipRestHandler:
             self._bursts.learn_end(call, spec, request.inputs, JsonReplies(answer))
 
     def _ask(self, call: HttpCall, method: str, names: Mapping[str, str]) -> None:
-        request_type, response_type = _MESSAGES[method]
-        request = request_type(**_fields(call, method, names))
+        request = getattr(pb, f"{method}Request")(**_fields(call, method, names))
 
         def answer(message: bytes) -> HttpReply:
-            response = response_type.FromString(message)
+            response = getattr(pb, f"{method}Response").FromString(message)
             document: Any = document_of(response)
             status = 200
             if method in ("ServerReady", "ModelReady"):
