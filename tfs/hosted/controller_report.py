@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.hosted.fleet import Fleet, HostedModel, read_config
 from tfs.hosted.packing import free_bytes, num_copies, num_servers
@@ -139,10 +140,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
     if found is not None:
         report.generation = found.generation
         report.config = found.config
-        report.hints.min_replicas = found.min_replicas
-        report.hints.max_replicas = found.max_replicas
-        report.hints.memory_bytes = found.memory_bytes
-        report.hints.cpus = found.cpus
+        for hint in _HINTS:
+            setattr(report.hints, hint, getattr(found, hint))
         report.memory_is_estimate = found.is_estimate
         report.partition = found.partition
         report.owner = found.owner
@@ -166,6 +165,13 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
     return report
 
 
+_HINTS: Final = ("min_replicas", "max_replicas", "memory_bytes", "cpus")
+_OF_JOB: Final = (
+    *("generation", "partition", "zone", "memory_bytes", "cpus", "num_replicas"),
+    *("addresses", "is_ours", "is_down", "is_leaving"),
+)
+
+
 def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
     """Returns the jobs of a fleet, and how they fare now."""
     free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
@@ -176,21 +182,12 @@ def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
         reports.append(
             pb.JobInfo(
                 job=name,
-                generation=job.generation,
-                partition=job.partition,
-                memory_bytes=job.memory_bytes,
                 free_bytes=free[name],
-                num_replicas=job.num_replicas,
-                cpus=job.cpus,
-                is_ours=job.is_ours,
-                is_down=job.is_down,
-                is_leaving=job.is_leaving,
                 num_models=num_models[name],
-                addresses=job.addresses,
                 answering=seen.answering,
                 problem=seen.problem,
-                zone=job.zone,
                 instance="temp" if job.is_temp else "prod",
+                **{each: getattr(job, each) for each in _OF_JOB},
             )
         )
     return reports

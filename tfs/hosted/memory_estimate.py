@@ -12,6 +12,12 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from sources.remote.storage import (
+    AnyFileSystem,
+    RemoteFileSystem,
+    is_remote,
+    local_path,
+)
 from sources.version_policy import name_versions
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.version_directory import payload_files, read_manifest
@@ -28,22 +34,18 @@ def newest_version_bytes(base_path: str) -> int:
 
     """
     try:
-        if "://" in base_path:
-            sizes = _sizes_in_store(base_path)
-        else:
-            names = [each for each in os.listdir(base_path) if each.isdecimal()]
-            newest = max(names, key=int, default=None)
-            sizes = {newest: size_of(os.path.join(base_path, newest))} if newest else {}
-    except Exception as error:  # drivers of stores have errors of their own
+        found = name_versions(AnyFileSystem().list_directories(base_path))
+        if found:
+            newest = f"{base_path.rstrip('/')}/{found[max(found)]}"
+            return size_of(newest) + PER_VERSION_BYTES
+    except OSError as error:
         raise FailedPrecondition(
             f"{base_path} cannot be looked at from here ({error}); say what one replica "
             "takes (--memory)"
         ) from error
-    if not sizes:
-        raise FailedPrecondition(
-            f"{base_path} holds no version yet; say what one replica takes (--memory)"
-        )
-    return sizes[max(sizes, key=int)] + PER_VERSION_BYTES
+    raise FailedPrecondition(
+        f"{base_path} holds no version yet; say what one replica takes (--memory)"
+    )
 
 
 def versions_in(base_path: str) -> Sequence[int] | None:
@@ -54,21 +56,11 @@ def versions_in(base_path: str) -> Sequence[int] | None:
         return None
 
 
-def _sizes_in_store(base_path: str) -> dict[str, int]:
-    """Returns the bytes of each version behind a URL."""
-    import fsspec
-
-    file_system, root = fsspec.core.url_to_fs(base_path)
-    sizes: dict[str, int] = {}
-    for path, entry in file_system.find(root, detail=True).items():
-        version = path[len(root.rstrip("/")) + 1 :].partition("/")[0]
-        if version.isdecimal():
-            sizes[version] = sizes.get(version, 0) + int(entry["size"])
-    return sizes
-
-
 def size_of(path: str) -> int:
     """Returns the bytes of a version's files."""
+    if is_remote(path):
+        return sum(RemoteFileSystem().file_sizes(path).values())
+    path = local_path(path)
     try:
         return sum(each.size_bytes for each in read_manifest(path).files.values())
     except ServingError:  # a directory without a manifest

@@ -42,11 +42,16 @@ def add_fleet_command(
         help=f"HOST:PORT or unix:/path (default ${CONTROLLER_VARIABLE}, or "
         f"{DEFAULT_CONTROLLER})",
     )
+    add_tls_flags(group)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_tls_flags(group: argparse._ArgumentGroup) -> None:
+    """Adds what :func:`credentials_of` reads."""
     group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
     group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
     group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def add_change_command(

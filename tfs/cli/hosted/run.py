@@ -16,6 +16,7 @@ from tfs.cli.argument_range import seconds
 from tfs.cli.hosted.controller import (
     DEFAULT_CONTROLLER,
     STORE_VARIABLE,
+    add_tls_flags,
     credentials_of,
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
@@ -55,13 +56,7 @@ def add_run(commands: Subparsers) -> None:
         help="the fleet's state: a file on this machine, or postgresql://HOST/DATABASE "
         f"(default ${STORE_VARIABLE})",
     )
-    parser.add_argument(
-        "--control",
-        default=DEFAULT_CONTROLLER,
-        metavar="ADDRESS",
-        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
-    )
-    add_http_flags(parser)
+    add_doors(parser)
     parser.add_argument(
         "--control_key",
         default="",
@@ -74,12 +69,6 @@ def add_run(commands: Subparsers) -> None:
         default="",
         metavar="FILE",
         help="keep a copy of the wanted state here, to start with while the store is away",
-    )
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:8500",
-        metavar="ADDRESS",
-        help="HOST:PORT or unix:/path (default 0.0.0.0:8500)",
     )
     add_store_flag(parser, "none")
     parser.add_argument(
@@ -114,7 +103,7 @@ def add_run(commands: Subparsers) -> None:
         metavar="FILE",
         help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
     )
-    _add_tls(parser)
+    add_tls_flags(parser.add_argument_group("TLS to the servers"))
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -165,13 +154,6 @@ def _add_routing(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="with --envoy: when a late request is sent a second time (default 0.2)",
     )
-
-
-def _add_tls(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("TLS to the servers")
-    group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
-    group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
-    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -370,8 +352,20 @@ def open_store(text: str) -> StateStore:
     return SqliteStore(text)
 
 
-def add_http_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what says where and how commands are taken over HTTP."""
+def add_doors(parser: argparse.ArgumentParser) -> None:
+    """Adds what says where requests are answered, and where and how commands are taken."""
+    parser.add_argument(
+        "--listen",
+        default="0.0.0.0:8500",
+        metavar="ADDRESS",
+        help="where requests are answered: HOST:PORT or unix:/path (default 0.0.0.0:8500)",
+    )
+    parser.add_argument(
+        "--control",
+        default=DEFAULT_CONTROLLER,
+        metavar="ADDRESS",
+        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
+    )
     parser.add_argument(
         "--control_http",
         default="",

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import replicas, size
-from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted.run import (
-    add_http_flags,
+    add_doors,
     control_options,
     edit_reader,
     is_ready,
@@ -65,19 +64,7 @@ def add_up(commands: Subparsers) -> None:
         help="what all models may take, on all servers together (default: half of what "
         "the machine has, or as it was)",
     )
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:8500",
-        metavar="ADDRESS",
-        help="where requests are answered: HOST:PORT or unix:/path (default 0.0.0.0:8500)",
-    )
-    parser.add_argument(
-        "--control",
-        default=DEFAULT_CONTROLLER,
-        metavar="ADDRESS",
-        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
-    )
-    add_http_flags(parser)
+    add_doors(parser)
     add_store_flag(parser, "models in --folder")
     parser.add_argument(
         "--router",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import hashlib
 import os
 import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING
 
+from sources.remote.storage import RemoteFileSystem
+from sources.storage.file_system import LocalFileSystem
+from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
 from tfs.core.errors import (
     Aborted,
@@ -18,12 +22,10 @@ from tfs.core.errors import (
     NotFound,
 )
 from tfs.core.version.manifest import MANIFEST
-from tfs.core.version_directory import TEMPORARY_PREFIX
+from tfs.core.version_directory import TEMPORARY_PREFIX, is_committed, payload_files
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-_CHUNK_BYTES: Final = 1 << 20
 
 
 def add_store_flag(parser: argparse.ArgumentParser, default: str) -> None:
@@ -91,19 +93,21 @@ def upload(arguments: argparse.Namespace) -> int:
         found = ask(arguments, "Simulate", asked, pb.Simulation)
         if found.refusal:
             raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
-    with _Place(base_path) as place:
+    try:
         if version is None:
-            version = max(place.versions(), default=0) + 1
+            version = max(_versions(base_path), default=0) + 1
         to = f"{base_path}/{version}"
         if before is not None:
             print(f"was asked for before: {before.what}")
-        elif place.has(source, version):
+        elif version in _versions(base_path) and _is_whole(str(source), to):
             print(f"{to} is there already")
         elif arguments.dry_run:
             print(f"would copy {source} to {to}")
         else:
-            place.copy(source, version)
+            _copy(str(source), to)
             print(f"copied {source} to {to}")
+    except OSError as error:
+        raise FailedPrecondition(f"{base_path}: {error}") from error
     if not is_new:
         request = pb.AddVersionRequest(model=arguments.model, version=version)
         return change(arguments, request)
@@ -152,103 +156,65 @@ def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
     return str(place).rstrip("/")
 
 
-class _Place(contextlib.AbstractContextManager["_Place"]):
-    """A base path, in a folder or behind a URL. Blocks on it.
+def _versions(base_path: str) -> Collection[int]:
+    """Returns the versions in a folder or behind a URL, which need not be there yet."""
+    files = RemoteFileSystem() if "://" in base_path else LocalFileSystem()
+    try:
+        return name_versions(files.list_directories(base_path))
+    except FileNotFoundError:
+        return ()
 
-    Args:
-        base_path: It need not be there yet.
+
+def _is_whole(source: str, to: str) -> bool:
+    """Whether the directory of a version has all the files of another.
+
+    Raises:
+        AlreadyExists: It has other files.
 
     """
-
-    def __init__(self, base_path: str) -> None:
-        self._base_path = base_path
-        self._remote: Any = None
-        if "://" in base_path:
-            try:
-                import fsspec
-            except ImportError as error:
-                raise FailedPrecondition(
-                    f"{base_path} needs fsspec: install tfs with its extra 'remote'"
-                ) from error
-            self._remote, self._base_path = fsspec.core.url_to_fs(base_path)
-
-    def __exit__(self, *exc: object) -> None:
-        self._remote = None
-
-    def versions(self) -> list[int]:
-        """Returns the versions that are there."""
-        try:
-            if self._remote is None:
-                names = os.listdir(self._base_path)
-            else:
-                found = self._remote.ls(self._base_path, detail=False)
-                names = [str(each).rstrip("/").rpartition("/")[2] for each in found]
-        except FileNotFoundError:
-            return []
-        return [int(each) for each in names if each.isdecimal()]
-
-    def has(self, source: Path, version: int) -> bool:
-        """Whether a version is there whole, with the files of a directory.
-
-        Raises:
-            AlreadyExists: It is there with other files.
-
-        """
-        if version not in self.versions():
-            return False
-        to = f"{self._base_path}/{version}"
-        ours, theirs = _sizes(source), self._sizes(to)
-        if theirs.items() <= ours.items() and MANIFEST in ours.keys() - theirs.keys():
-            return False  # whoever copied it did not get to the manifest, which is last
-        # A manifest has the digests of all others.
-        telling = [MANIFEST] if MANIFEST in ours else list(ours)
-        if ours != theirs or not all(
-            self._is_same(source / name, f"{to}/{name}") for name in telling
-        ):
-            raise AlreadyExists(
-                f"{to} has other files; versions never change, so take another "
-                "number (--version)"
-            )
-        return True
-
-    def copy(self, source: Path, version: int) -> None:
-        """Copies a directory's files, the manifest last."""
-        to = f"{self._base_path}/{version}"
-        if self._remote is None:
-            scratch = Path(self._base_path, f"{TEMPORARY_PREFIX}{version}-upload")
-            shutil.rmtree(scratch, ignore_errors=True)
-            shutil.copytree(source, scratch)
-            scratch.rename(to)
-            return
-        for name in sorted(_sizes(source), key=lambda each: (each == MANIFEST, each)):
-            self._remote.makedirs(f"{to}/{name}".rpartition("/")[0], exist_ok=True)
-            self._remote.put_file(str(source / name), f"{to}/{name}")
-
-    def _is_same(self, ours: Path, theirs: str) -> bool:
-        with ours.open("rb") as one, self._open(theirs) as other:
-            while part := one.read(_CHUNK_BYTES):
-                if part != other.read(_CHUNK_BYTES):
-                    return False
-            return not other.read(1)
-
-    def _open(self, path: str) -> BinaryIO:
-        if self._remote is None:
-            return Path(path).open("rb")
-        opened: BinaryIO = self._remote.open(path, "rb")
-        return opened
-
-    def _sizes(self, folder: str) -> dict[str, int]:
-        """Returns the size of each file of a version."""
-        if self._remote is None:
-            return _sizes(Path(folder))
-        entries = self._remote.find(folder, detail=True)
-        start = len(self._remote._strip_protocol(folder)) + 1
-        return {path[start:]: each["size"] for path, each in entries.items()}
+    ours, theirs = _sizes(source), _sizes(to)
+    if theirs.items() <= ours.items() and MANIFEST in ours.keys() - theirs.keys():
+        return False  # whoever copied it did not get to the manifest, which is last
+    # A manifest has the digests of all others.
+    telling = [MANIFEST] if MANIFEST in ours else list(ours)
+    if ours != theirs or any(
+        _digest(f"{source}/{each}") != _digest(f"{to}/{each}") for each in telling
+    ):
+        raise AlreadyExists(
+            f"{to} has other files; versions never change, so take another number "
+            "(--version)"
+        )
+    return True
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    return {
-        str(each.relative_to(folder)): each.stat().st_size
-        for each in folder.rglob("*")
-        if each.is_file()
-    }
+def _copy(source: str, to: str) -> None:
+    """Copies a directory's files, the manifest last."""
+    if "://" not in to:
+        base_path, _, version = to.rpartition("/")
+        scratch = Path(base_path, f"{TEMPORARY_PREFIX}{version}-upload")
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(source, scratch)
+        scratch.rename(to)
+        return
+    import fsspec
+
+    store, inner = fsspec.core.url_to_fs(to)
+    for name in sorted(_sizes(source), key=lambda each: (each == MANIFEST, each)):
+        store.makedirs(f"{inner}/{name}".rpartition("/")[0], exist_ok=True)
+        store.put_file(f"{source}/{name}", f"{inner}/{name}")
+
+
+def _sizes(folder: str) -> Mapping[str, int]:
+    """Returns the size of each file of a version."""
+    if "://" in folder:
+        return RemoteFileSystem().file_sizes(folder)
+    names = [*payload_files(folder), *([MANIFEST] if is_committed(folder) else [])]
+    return {each: os.path.getsize(f"{folder}/{each}") for each in names}
+
+
+def _digest(path: str) -> str:
+    if "://" in path:
+        with open(os.devnull, "wb") as nowhere:
+            return RemoteFileSystem().copy(path, nowhere)
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
