@@ -160,7 +160,9 @@ def runtime_over(ray: Any) -> Iterator[Runtime]:
     with tempfile.TemporaryDirectory(prefix="tfs") as folder:
         made = Runtime(Path(folder), ray)
         yield made
-        assert made.made.drain(MonotonicClock.now() + PATIENCE_S)
+        for name in made.made.jobs():
+            made.made.remove(name)
+        made.until(lambda: not made.made.jobs())
         made.made.close()
 
 
@@ -235,6 +237,7 @@ def test_a_folder_that_somebody_removed_keeps_no_replica_running(
     runtime.made.ensure(SPEC)
     runtime.until(lambda: runtime.is_running(2))
     shutil.rmtree(runtime.folder / "jobs")
+    assert isinstance(runtime.made, LocalProcesses)
     assert runtime.made.drain(MonotonicClock.now() + PATIENCE_S)
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
 

@@ -119,9 +119,6 @@ class VirtualRuntime:
     def replicas(self, name: str) -> Sequence[Replica]:
         return [Replica(f"{name}/{index}", True) for index in range(self._has[name])]
 
-    def drain(self, deadline_s: float) -> bool:
-        return True
-
     def close(self) -> None:
         pass
 

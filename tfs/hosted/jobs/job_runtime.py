@@ -43,7 +43,7 @@ class Replica:
 
 
 class JobRuntime(Protocol):
-    """Keeps the replicas of jobs running. Thread-safe; nothing blocks but ``drain``.
+    """Keeps the replicas of jobs running. Thread-safe; nothing blocks.
 
     Implementors promise:
 
@@ -72,10 +72,6 @@ class JobRuntime(Protocol):
 
     def replicas(self, name: str) -> Sequence[Replica]:
         """Returns the replicas that a job should have, in order, and how they do."""
-        ...
-
-    def drain(self, deadline_s: float) -> bool:
-        """Drains all jobs; returns whether they had ended by the deadline."""
         ...
 
     def close(self) -> None:

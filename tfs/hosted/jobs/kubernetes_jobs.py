@@ -74,7 +74,11 @@ class KubernetesJobs:
 
     def jobs(self) -> Collection[str]:
         with self._changed:
-            return sorted(each for each in self._wanted if not self._is_gone(each))
+            return sorted(
+                name
+                for name, number in self._wanted.items()
+                if number or self._seen.get(name) != 0
+            )
 
     def replicas(self, name: str) -> Sequence[Replica]:
         with self._changed:
@@ -84,15 +88,6 @@ class KubernetesJobs:
             Replica(self._address(name, index), index < has, problem)
             for index in range(number)
         ]
-
-    def drain(self, deadline_s: float) -> bool:
-        self._want(dict.fromkeys(self.jobs(), 0))
-        with self._changed:
-            while not all(map(self._is_gone, self._wanted)):
-                if self._clock.now() >= deadline_s:
-                    return False
-                self._clock.wait(self._changed, deadline_s)
-        return True
 
     def close(self) -> None:
         with self._changed:
@@ -105,9 +100,6 @@ class KubernetesJobs:
             if not numbers.items() <= self._wanted.items():
                 self._wanted |= numbers
                 self._changed.notify_all()
-
-    def _is_gone(self, name: str) -> bool:
-        return self._wanted[name] == 0 and self._seen.get(name) == 0
 
     def _address(self, name: str, index: int) -> str:
         return f"tfs-{name}-{index}.tfs-fleet.{self._namespace}.svc:{PORT}"

@@ -163,6 +163,7 @@ class LocalProcesses:
             return found
 
     def drain(self, deadline_s: float) -> bool:
+        """Drains all jobs; returns whether they had ended by the deadline. Blocks."""
         with self._changed:
             self._wanted.leaving.update(self._wanted.specs, self._on_disk())
             self._wanted.specs.clear()

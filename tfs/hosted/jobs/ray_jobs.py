@@ -176,16 +176,6 @@ class RayJobs:
                 found.append(known.seen if known and known.seen else waits)
             return found
 
-    def drain(self, deadline_s: float) -> bool:
-        with self._changed:
-            self._leaving.update(self._specs, (name for name, _ in self._known))
-            self._specs.clear()
-            while self._known:
-                if self._clock.now() >= deadline_s:
-                    return False
-                self._clock.wait(self._changed, deadline_s)
-            return True
-
     def close(self) -> None:
         with self._changed:
             self._is_closing = True
