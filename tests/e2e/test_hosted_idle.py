@@ -21,6 +21,7 @@ from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.local_process import LocalProcesses
+from tfs.hosted.reports import ModelSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.store.sqlite_store import SqliteStore
@@ -131,9 +132,12 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
     with contextlib.closing(Idle(short_folder, 8.0)) as idle:
         job = Job("job", GIB, "", 2, is_ours=True, min_replicas=1, max_replicas=2)
         idle.add(job, 2)
-        router = idle.service.router
-        assert router is not None
-        until(lambda: len(router.routes.get("scale", ())) == 2, "both answer")
+
+        def num_answering() -> int:
+            seen = idle.state.read().models_seen.get("scale", ModelSighting())
+            return sum(each.primary is not None for each in seen.replicas.values())
+
+        until(lambda: num_answering() == 2, "both answer")
         frozen = idle.running()[1]
         frozen.suspend()
         try:

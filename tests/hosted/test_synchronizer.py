@@ -244,7 +244,7 @@ def test_what_is_wrong_with_a_model_can_be_read_from_the_store(bench: Bench) -> 
     bench.jobs.errors["m"] = "model.pt is damaged"
     bench.look_for(3)
     seen = bench.state.read().models_seen["m"]
-    assert seen.problem == "a: model.pt is damaged"
+    assert seen.replicas["a"].problem == "model.pt is damaged"
     assert seen.replicas["a"].primary is None
     bench.jobs.errors.clear()
     bench.look_for(2)

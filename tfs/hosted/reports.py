@@ -48,15 +48,6 @@ class ModelSighting:
 
     replicas: Mapping[str, ReplicaSighting] = field(default_factory=dict)
 
-    @property
-    def problem(self) -> str:
-        """What is wrong with it, and where; empty if nothing is."""
-        return "; ".join(
-            f"{address}: {each.problem}"
-            for address, each in self.replicas.items()
-            if each.problem
-        )
-
     def to_row(self) -> str:
         """Returns a text that :meth:`from_row` reads."""
         return json.dumps({at: fields_of(each) for at, each in self.replicas.items()})

@@ -129,7 +129,7 @@ class HostedService:
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}
-        self.router = self._made(options.router, channels)
+        self._router = self._made(options.router, channels)
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -165,9 +165,9 @@ class HostedService:
             RpcMethod(f"/{HEALTH}/Watch", self._health.watch, MethodKind.SERVER_STREAM),
         ]
         listeners = list(self._options.control.listeners)
-        if self.router is not None:
-            methods += self.router.methods()
-            listeners += self.router.listeners
+        if self._router is not None:
+            methods += self._router.methods()
+            listeners += self._router.listeners
         if self._controller is not None:
             control = self._options.control
             access = ControllerAccess(control.http_key, control.identities)
@@ -194,7 +194,7 @@ class HostedService:
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
-        routed = self.router is None or self.router.drain(deadline_s)
+        routed = self._router is None or self._router.drain(deadline_s)
         told = self._http is None or self._http.drain(deadline_s)
         return self._transport.drain(deadline_s) and told and routed
 
@@ -207,8 +207,8 @@ class HostedService:
         """Ends everything; jobs go on serving."""
         self._follower.close()
         self._synchronizer.close()
-        if self.router is not None:
-            self.router.close()
+        if self._router is not None:
+            self._router.close()
         if self._http is not None:
             self._http.close()
         self._transport.close()
@@ -292,8 +292,8 @@ class HostedService:
     def _take_routes(self, routes: Routes) -> None:
         def take() -> None:
             self._routes = routes
-            if self.router is not None:
-                self.router.set_routes(routes)
+            if self._router is not None:
+                self._router.set_routes(routes)
             self._health.refresh()
 
         self._loop.post(take)

@@ -73,10 +73,6 @@ class EnvoyRouter:
         self._processes.ensure(JobSpec(_JOB, 1, _MEMORY_BYTES))
 
     @property
-    def routes(self) -> Routes:
-        return self._routes
-
-    @property
     def listeners(self) -> Sequence[ListenerOptions]:
         address = f"unix:{self._ads_path}"
         return [ListenerOptions("ads", address, unix_mode=0o600)]

@@ -24,7 +24,7 @@ Routes = Mapping[str, tuple[str, ...]]
 
 
 class FleetRouter(Protocol):
-    """Routes requests. Confined to the serving loop, except for ``routes``.
+    """Routes requests. Confined to the serving loop.
 
     Implementors promise:
 
@@ -37,11 +37,6 @@ class FleetRouter(Protocol):
     4. a model without routes is UNAVAILABLE, and one that is not in the routes NOT_FOUND;
     5. other routes interrupt no request.
     """
-
-    @property
-    def routes(self) -> Routes:
-        """What was set last. Readable from any thread."""
-        ...
 
     @property
     def listeners(self) -> Sequence[ListenerOptions]:

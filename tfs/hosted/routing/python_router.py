@@ -91,10 +91,6 @@ class PythonRouter:
         self._waiting: dict[Call, tuple[str, Timer]] = {}
         self.hedging: dict[str, Hedging] = {}
 
-    @property
-    def routes(self) -> Routes:
-        return self._routes
-
     def methods(self) -> Sequence[RpcMethod]:
         return [RpcMethod(path, self.handle) for path in FORWARDED]
 
