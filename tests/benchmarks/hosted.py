@@ -37,7 +37,7 @@ from tests.benchmarks.row import Goal, Row, Series
 from tests.benchmarks.server_process import ServerProcess
 from tests.hosted.postgres_server import PostgresServer, postgres_lacks
 from tfs.client import Client
-from tfs.hosted.fleet import HostedModel, Job
+from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.packing import pack
 from tfs.hosted.store.postgres_store import PostgresStore
 from tfs.hosted.store.state_store import Transaction
@@ -303,7 +303,7 @@ def measure_packing(report: Report) -> None:
         for needed in range(bound, 2 * bound):
             jobs = {f"j{index}": Job(f"j{index}", 64 * gib) for index in range(needed)}
             begun_s = time.monotonic()
-            packing = pack(models, jobs, {})
+            packing = pack(Fleet(jobs, models))
             took_s.append(time.monotonic() - begun_s)
             if not packing.shortfall:
                 break

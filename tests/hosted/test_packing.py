@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfs.hosted.fleet import HostedModel, Job
-from tfs.hosted.packing import Packing, free_bytes, pack, pack_one
+from tfs.hosted import packing
+from tfs.hosted.fleet import Fleet, HostedModel, Job
+from tfs.hosted.packing import Packing, pack_one
 
 
 def models(**sizes: int) -> dict[str, HostedModel]:
@@ -26,6 +27,20 @@ def jobs(**sizes: int) -> dict[str, Job]:
 def replicated(model: HostedModel, number: int) -> dict[str, HostedModel]:
     grown = replace(model, num_replicas=number, max_replicas=number)
     return {model.name: grown}
+
+
+def pack(
+    wanted: Mapping[str, HostedModel],
+    there: Mapping[str, Job],
+    before: Mapping[str, tuple[str, ...]],
+) -> Packing:
+    return packing.pack(Fleet(there, wanted, before))
+
+
+def free_bytes(
+    wanted: Mapping[str, HostedModel], there: Mapping[str, Job], placed: Packing
+) -> Mapping[str, int]:
+    return packing.free_bytes(Fleet(there, wanted, placed.jobs))
 
 
 def test_a_model_goes_where_least_room_is_left() -> None:
@@ -106,7 +121,7 @@ def test_no_job_has_more_than_it_holds(
         pick = random.choice  # type: ignore[attr-defined]
         before = {name: (pick(sorted(there)),) for name in wanted}
     placed = pack(wanted, there, before)
-    assert all(left >= 0 for left in free_bytes(wanted, there, placed.jobs).values())
+    assert all(left >= 0 for left in free_bytes(wanted, there, placed).values())
     for name, model in wanted.items():
         at = placed.jobs[name]
         assert len(set(at)) == len(at) <= model.num_replicas
@@ -159,7 +174,7 @@ def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
     rare = {name: replace(each, name=name) for name, each in rare.items()}
     placed = pack({**rare, **models(always=6)}, jobs(a=10), {})
     assert not placed.shortfall
-    assert free_bytes({**rare, **models(always=6)}, jobs(a=10), placed.jobs) == {"a": 0}
+    assert free_bytes({**rare, **models(always=6)}, jobs(a=10), placed) == {"a": 0}
     spread = pack(rare, jobs(a=10, b=20, c=30), {})
     assert sorted(spread.jobs.values()) == [("a",), ("b",), ("c",)]
 
@@ -231,7 +246,7 @@ def test_one_more_model_goes_where_placing_all_anew_would_put_it() -> None:
     for each in range(80):
         new = replicated(models(**{f"m{each}": draw.randint(1, 30)})[f"m{each}"], 2)
         (model,) = new.values()
-        one = pack_one(model, wanted, there, placed)
+        one = pack_one(model, Fleet(there, wanted, placed))
         every = pack({**wanted, **new}, there, placed)
         if one is None:
             break

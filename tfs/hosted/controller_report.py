@@ -174,7 +174,7 @@ _OF_JOB: Final = (
 
 def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
     """Returns the jobs of a fleet, and how they fare now."""
-    free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
+    free = free_bytes(fleet)
     num_models = Counter(each for placed in fleet.packing.values() for each in placed)
     reports = []
     for name, job in fleet.jobs.items():

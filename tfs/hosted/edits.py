@@ -145,7 +145,7 @@ def add_model(model: HostedModel) -> Edit:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
         after = replace(fleet, models={**fleet.models, model.name: model})
-        at = pack_one(model, fleet.models, fleet.jobs, fleet.packing)
+        at = pack_one(model, fleet)
         if at is not None:
             # Nobody else moves, which is soon found out among ten thousand.
             packing = {**fleet.packing, model.name: at}
@@ -375,12 +375,13 @@ def _placed(fleet: Fleet) -> Fleet:
 
 def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
     """Places models, and gives jobs the replicas that these want; says what is short."""
-    found = pack(fleet.models, fleet.jobs, fleet.packing)
+    found = pack(fleet)
     fleet = replace(fleet, packing=found.jobs)
     jobs = _sized(fleet)
     if jobs != fleet.jobs:
-        found = pack(fleet.models, jobs, fleet.packing)
-        fleet = replace(fleet, jobs=jobs, packing=found.jobs)
+        fleet = replace(fleet, jobs=jobs)
+        found = pack(fleet)
+        fleet = replace(fleet, packing=found.jobs)
     return fleet, found.shortfall
 
 

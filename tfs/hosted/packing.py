@@ -26,9 +26,9 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tfs.hosted.fleet import HostedModel, Job
+from tfs.hosted.fleet import Fleet, HostedModel, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,58 +45,38 @@ class Packing:
     shortfall: Mapping[str, int]
 
 
-def pack(
-    models: Mapping[str, HostedModel],
-    jobs: Mapping[str, Job],
-    before: Mapping[str, tuple[str, ...]],
-) -> Packing:
-    """Returns where every model goes; pure.
-
-    Args:
-        models: The models to serve, by name.
-        jobs: The existing jobs, by name.
-        before: Where models are now.
-
-    """
-    found = _placed(models, jobs, before)
-    prod = {name: each for name, each in models.items() if not each.is_temp}
-    if len(prod) == len(models) or not found.shortfall.keys() & prod:
+def pack(fleet: Fleet) -> Packing:
+    """Returns where every model goes, given where it is; pure."""
+    found = _placed(fleet)
+    prod = {name: each for name, each in fleet.models.items() if not each.is_temp}
+    if len(prod) == len(fleet.models) or not found.shortfall.keys() & prod:
         return found
-    packer = _Packer(models, jobs)
-    packer.keep(_placed(prod, jobs, before).jobs, prod.values())
-    temp = [each for each in models.values() if each.is_temp]
-    packer.keep(before, _largest_first(temp, jobs))
+    packer = _Packer(fleet.models, fleet.jobs)
+    packer.keep(_placed(replace(fleet, models=prod)).jobs, prod.values())
+    temp = [each for each in fleet.models.values() if each.is_temp]
+    packer.keep(fleet.packing, _largest_first(temp, fleet.jobs))
     packer.fill({})
     return packer.packing()
 
 
-def pack_one(
-    model: HostedModel,
-    models: Mapping[str, HostedModel],
-    jobs: Mapping[str, Job],
-    placed: Mapping[str, tuple[str, ...]],
-) -> tuple[str, ...] | None:
+def pack_one(model: HostedModel, fleet: Fleet) -> tuple[str, ...] | None:
     """Returns where a new model goes while all others stay; None if that does not do."""
-    packer = _Packer({model.name: model}, jobs)
-    for name, at in placed.items():
-        packer.occupy(models[name], at)
+    packer = _Packer({model.name: model}, fleet.jobs)
+    for name, at in fleet.packing.items():
+        packer.occupy(fleet.models[name], at)
     packer.fill({})
     found = packer.packing()
     return None if found.shortfall else found.jobs[model.name]
 
 
-def _placed(
-    models: Mapping[str, HostedModel],
-    jobs: Mapping[str, Job],
-    before: Mapping[str, tuple[str, ...]],
-) -> Packing:
-    found = _settled(models, jobs, before)
+def _placed(fleet: Fleet) -> Packing:
+    found = _settled(fleet)
     # A model that has a place keeps it. A full fleet takes no model away for another.
     placed = [name for name, at in found.jobs.items() if at]
-    for preferred in (before, {}):
+    for preferred in (fleet.packing, {}):
         if not found.shortfall:
             break
-        packed = _Packer(models, jobs)
+        packed = _Packer(fleet.models, fleet.jobs)
         packed.fill(preferred)
         other = packed.packing()
         if sum(other.shortfall.values()) < sum(found.shortfall.values()) and all(
@@ -106,30 +86,23 @@ def _placed(
     return found
 
 
-def _settled(
-    models: Mapping[str, HostedModel],
-    jobs: Mapping[str, Job],
-    before: Mapping[str, tuple[str, ...]],
-) -> Packing:
+def _settled(fleet: Fleet) -> Packing:
     """Returns a packing in which everything stays where it is that can."""
+    models, jobs = fleet.models, fleet.jobs
     packer = _Packer(models, jobs)
-    if not packer.keep(before, models.values()):
+    if not packer.keep(fleet.packing, models.values()):
         # Who comes first matters.
         packer = _Packer(models, jobs)
-        packer.keep(before, _largest_first(models.values(), jobs))
+        packer.keep(fleet.packing, _largest_first(models.values(), jobs))
     packer.fill({})
     return packer.packing()
 
 
-def free_bytes(
-    models: Mapping[str, HostedModel],
-    jobs: Mapping[str, Job],
-    packing: Mapping[str, tuple[str, ...]],
-) -> dict[str, int]:
+def free_bytes(fleet: Fleet) -> dict[str, int]:
     """Returns how much of each job's memory is free; negative if it has too many models."""
-    rooms = {name: _Room(job) for name, job in jobs.items()}
-    for name, placed in packing.items():
-        if (model := models.get(name)) is not None:
+    rooms = {name: _Room(job) for name, job in fleet.jobs.items()}
+    for name, placed in fleet.packing.items():
+        if (model := fleet.models.get(name)) is not None:
             for job in placed:
                 if job in rooms:
                     rooms[job].put(model)

@@ -165,7 +165,7 @@ def _read(reply: pb.ProbeResponse, address: str) -> Probed:
 def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
     """Yields the servers of a partition that answer."""
     fleet = now.fleet
-    free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
+    free = free_bytes(fleet)
     jobs = [
         job
         for job in fleet.jobs.values()

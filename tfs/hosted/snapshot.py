@@ -124,7 +124,7 @@ def write(
             continue
         if model != old.models.get(name) or set(placed) != set(was):
             if not free and not set(placed) <= set(was):
-                free = free_bytes(after.models, after.jobs, after.packing)
+                free = free_bytes(after)
             why = reason + _moves(old, after, free, model, placed)
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)

@@ -28,7 +28,7 @@ from tests.hosted.simulation.virtual_servers import VirtualServers
 from tfs.core.errors import ServingError
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet import HostedModel, Job
+from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
@@ -207,7 +207,7 @@ class SimulatedDay:
         def apply(fleet: Any) -> Any:
             made = {each.name: each for each in models}
             at = {each.name: each for each in [*jobs, *elastic]}
-            found = pack(made, at, {})
+            found = pack(Fleet(at, made))
             assert not found.shortfall
             return replace(fleet, jobs=at, models=made, packing=found.jobs)
 
@@ -437,7 +437,7 @@ class SimulatedDay:
         servers.num_loads = 0
         if not self._store.is_away:
             fleet = self._state.read().fleet
-            free = free_bytes(fleet.models, fleet.jobs, fleet.packing)
+            free = free_bytes(fleet)
             if any(each < 0 for each in free.values()):
                 self._break("I3: more is reserved on a job than it has")
 
