@@ -24,7 +24,7 @@ def override(name: str, extra: str) -> Override:
     """Returns an override of the fields in ``extra``."""
     config = config_of(name, extra)
     config.ClearField("base_path")
-    return Override(config, "rollback", 12.5)
+    return Override(config=config, made_by="rollback", since_s=12.5)
 
 
 PLATFORMS = ("", "hashmap")

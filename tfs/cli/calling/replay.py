@@ -209,24 +209,16 @@ def _send_again(
 class _Tally:
     """Counts how answers compare with those logged, and prints the first that differ.
 
-    Attributes:
-        max_shown: How many of the requests with another answer are printed.
-        num_same: Requests whose answer was the same.
-        num_others: Requests whose answer was another one, or an error.
-        num_unknown: Requests that were logged without an answer.
-        num_untaken: Requests that no server took.
-        num_in_a_row: Those of them since a server last took one.
-        by_output: By output, in how many answers it differed, how far at most, and
-            where that was; by code for errors.
-
+    ``by_output`` has, by output, in how many answers it differed, how far at most, and
+    where that was; errors are there by code.
     """
 
     max_shown: int
     num_same: int = 0
     num_others: int = 0
-    num_unknown: int = 0
-    num_untaken: int = 0
-    num_in_a_row: int = 0
+    num_unknown: int = 0  # logged without an answer
+    num_untaken: int = 0  # by any server
+    num_in_a_row: int = 0  # of these, since a server last took one
     by_output: dict[str, tuple[int, float | None, str]] = field(default_factory=dict)
 
     @property

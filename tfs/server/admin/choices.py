@@ -39,7 +39,7 @@ def with_traffic(
     config.ClearField("traffic")
     config.traffic.CopyFrom(traffic)
     config.traffic.SetInParent()
-    return Override(config, made_by, now_s)
+    return Override(config=config, made_by=made_by, since_s=now_s)
 
 
 def canary_override(

@@ -94,7 +94,7 @@ class ModelRepository:
             config = ModelConfig(name=name)
             config.model_version_policy.specific.SetInParent()
             config.traffic.SetInParent()  # a primary or a canary would be loaded
-            return Override(config, UNLOAD, self._clock.wall_s())
+            return Override(config=config, made_by=UNLOAD, since_s=self._clock.wall_s())
 
         def applied(outcome: ConfigOutcome) -> None:
             if not outcome.is_applied:

@@ -317,14 +317,13 @@ class ServerReports:
         self, running: RunningConfig, name: str, override: Override
     ) -> pb.OverrideReport:
         """Returns the override of a model, and whether it outlives a restart."""
-        return pb.OverrideReport(
-            config=override.config,
+        report = pb.OverrideReport(
             active=name in running.active,
             why_inactive=running.why_inactive.get(name, ""),
-            made_by=override.made_by,
-            since_s=override.since_s,
             persisted=bool(self._core.config.overrides_file.path),
         )
+        report.MergeFrom(override)
+        return report
 
 
 def label_reports(

@@ -58,18 +58,7 @@ Pin = Callable[[], ServableHandle[Servable]]
 
 @dataclass(slots=True)
 class _Copy:
-    """A request to the primary, and its outcome. Owns its bytes.
-
-    Attributes:
-        signature_name: Key of the signature.
-        inputs: The inputs that the caller sent.
-        output_filter: The outputs asked for; empty means all.
-        num_rows: Rows of the request.
-        size_bytes: Bytes of inputs and outcome.
-        outcome: The primary's outcome; none of its own until it has one.
-        latency_s: How long the primary took.
-
-    """
+    """A request to the primary, and its outcome once it has one. Owns its bytes."""
 
     signature_name: str
     inputs: Tensors

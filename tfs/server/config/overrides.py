@@ -12,11 +12,11 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tfs.core.replaced_file import replace_file
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.config_file import read_config_file
 from tfs.server.config.server_config import Message, config_text, parse_config_text
 
@@ -29,21 +29,9 @@ _PROBE_BYTES = 4096
 _NOTE = "# tfs: "  # a comment that carries what a ModelConfig has no field for
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
-    """One model's override. Immutable; the message is never changed.
-
-    Attributes:
-        config: The name, and the fields that replace those of the base.
-        made_by: "canary", "promote" or "rollback".
-        since_s: When it was made, in seconds since the epoch; 0 if unknown.
-
-    """
-
-    config: ModelConfig
-    made_by: str = ""
-    since_s: float = 0.0
-
+Override = pb.OverrideReport
+"""One model's override: the name and the fields that replace those of the base, by which
+command it was made, and when. It is never changed; a report of it adds the rest."""
 
 Overrides = Mapping[str, Override]
 """The override of each model, by its name."""
@@ -108,10 +96,8 @@ def read_overrides(text: str, where: str) -> dict[str, Override]:
             raise InvalidArgument(
                 f"{where}: every override needs a model name of its own: {model.name!r}"
             )
-        config = ModelConfig()
-        config.CopyFrom(model)
         made_by, since_s = notes.get(model.name, ("", 0.0))
-        overrides[model.name] = Override(config, made_by, since_s)
+        overrides[model.name] = Override(config=model, made_by=made_by, since_s=since_s)
     return overrides
 
 

@@ -274,8 +274,8 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
                 f"model {name}: label {label!r} points to version {version}; give a "
                 "non-empty label a version >= 0"
             )
-    _require_choice(model, "transition")
-    _require_choice(model, "residency")
+    for field in ("transition", "residency"):
+        _require_choice(f"model {name}: ", model, field)
     traffic = model.traffic
     primary = _read_primary(name, traffic)
     return ModelSettings(
@@ -321,14 +321,14 @@ def _checked_validation(
     return validation
 
 
-def _require_choice(model: model_server_config_pb2.ModelConfig, field: str) -> None:
+def _require_choice(where: str, message: ProtoMessage, field: str) -> None:
     """Refuses a number that an enum does not have, which the text form accepts."""
-    kind = model.DESCRIPTOR.fields_by_name[field].enum_type
+    kind = message.DESCRIPTOR.fields_by_name[field].enum_type
     choices = kind.values_by_number if kind is not None else {}
-    value = getattr(model, field)
+    value = getattr(message, field)
     if value not in choices:
         raise InvalidArgument(
-            f"model {model.name}: {field}: no such {field}: {value}; it is "
+            f"{where}{field}: no such {field}: {value}; it is "
             f"{' or '.join(each.name for each in choices.values())}"
         )
 
@@ -421,12 +421,8 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
         return _RUNTIME if gates_examples else RuntimeSettings(gates_examples=False)
     runtime, where = model.runtime, f"model {model.name}: runtime"
     backends = model_config_pb2.Runtime.Backend
-    if runtime.backend not in backends.values():
-        raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
-    if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
-        raise InvalidArgument(
-            f"{where}.isolation: no such isolation: {runtime.isolation}"
-        )
+    for field in ("backend", "isolation"):
+        _require_choice(f"{where}.", runtime, field)
     device = runtime.device or "cpu"
     if not _DEVICE.fullmatch(device):
         raise InvalidArgument(
