@@ -142,16 +142,6 @@ def test_a_primary_is_aspired_whatever_the_policy_says() -> None:
     assert env.served("a") == 1
 
 
-def test_a_primary_takes_over_after_its_load() -> None:
-    """What answered before goes on until the new primary is loaded."""
-    env = serving(1, 2)
-    env.apply(model("a", "", f"{ALL} traffic {{ primary: 3 }}"))
-    assert env.served("a") == 2
-    env.add_version("a", 3)
-    env.look()
-    assert env.served("a") == 3
-
-
 def test_nothing_stands_in_for_a_primary_that_is_not_there() -> None:
     """A version that was rolled back does not answer at a start, not even at first."""
     env = serving(2, 3, extra=f"{ALL} traffic {{ primary: 1 }}")

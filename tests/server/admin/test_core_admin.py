@@ -114,10 +114,12 @@ def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
     )
     notes = operator.ask(pb.ListModelsRequest()).notes
     assert any("(/models.config)" in note and "1:19" in note for note in notes)
+    assert "1:19" in operator.show().last_refusal.error.message
     text = config(model("a", "", ALL))
     operator.ask(pb.ApplyConfigRequest(text=text))
     notes = operator.ask(pb.ListModelsRequest()).notes
     assert not any("refused" in note for note in notes)
+    assert not operator.show().HasField("last_refusal")
 
 
 def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
@@ -404,16 +406,6 @@ def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
     assert ", 3.0 MiB, 5.0 MiB reserved" in text
     assert parse_config_text(text, "shown") == running.effective.message
     assert "Models may use" in Operator(env, tracker).show().effective_text
-
-
-def test_what_was_refused_last_is_shown() -> None:
-    """A refused config is told until another one is accepted."""
-    operator = operating(1)
-    bad = pb.ApplyConfigRequest(text=config(model("a", "relative")))
-    operator.ask(bad)
-    assert "absolute path" in operator.show().last_refusal.error.message
-    operator.ask(pb.ApplyConfigRequest(text=config(model("a"))))
-    assert not operator.show().HasField("last_refusal")
 
 
 def canary_request(**fields: Any) -> pb.SetCanaryRequest:

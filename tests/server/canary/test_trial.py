@@ -336,16 +336,6 @@ def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
     assert trial_of(env).num_teed == 0
 
 
-def test_a_rejected_trial_can_be_started_anew() -> None:
-    """A rejected trial begins anew if an operator says so."""
-    env = on_trial("tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }")
-    env.request("a")
-    env.core.served.restart_trial("a")
-    assert trial_of(env).rejected == ""
-    env.request("a")
-    assert trial_of(env).num_teed == 1
-
-
 def test_pins_are_given_back() -> None:
     """Neither copies nor splits keep a version from unloading."""
     env = on_trial("tee_fraction: 1 split_fraction: 0.5")

@@ -120,19 +120,6 @@ def test_a_damaged_file_stays_until_it_is_replaced(tmp_path: Path) -> None:
     assert OverridesFile(str(tmp_path)).read() == {}
 
 
-def test_a_directory_that_cannot_be_written_is_told_at_the_start(
-    tmp_path: Path,
-) -> None:
-    """Whoever relies on it hears of it before the first rollback."""
-    (tmp_path / "state").write_text("a file")
-    file = OverridesFile(str(tmp_path / "state"))
-    assert file.read() == {}
-    assert file.obstacle == f"nothing can be kept in {tmp_path / 'state'}: File exists"
-    fine = OverridesFile(str(tmp_path / "fine"))
-    assert fine.read() == {}
-    assert fine.obstacle == ""
-
-
 def test_whether_a_directory_can_be_written_is_told_as_it_is_now(
     tmp_path: Path,
 ) -> None:
@@ -159,10 +146,3 @@ def test_overrides_that_cannot_be_reached_are_not_taken_for_none(
     file = OverridesFile(str(state))
     assert file.read() == {}
     assert "none is in force: Failed to read" in file.problem
-
-
-def test_a_directory_that_cannot_be_written_refuses_the_change(tmp_path: Path) -> None:
-    """A change that would not last is not made silently."""
-    (tmp_path / "state").write_text("a file")
-    with pytest.raises(FailedPrecondition, match="nothing was changed"):
-        OverridesFile(str(tmp_path / "state")).write({})

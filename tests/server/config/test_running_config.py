@@ -69,15 +69,6 @@ def test_without_an_override_in_force_the_base_is_what_runs() -> None:
     assert primaries(idle) == {"a": None, "b": None}
 
 
-def test_an_override_waits_for_its_model_to_come_back() -> None:
-    """Gone, inactive and kept; back, in force."""
-    now = with_base(running(model("a")), base(model("b")))
-    assert not now.active
-    assert set(now.why_inactive) == {"a"}
-    now = with_base(now, base(model("a")))
-    assert primaries(now) == {"a": 1}
-
-
 def test_an_override_holds_until_it_is_dropped() -> None:
     """A base that says the same, or another thing later, changes nothing about it."""
     now = with_base(running(model("a")), base(model("a", "", "traffic { primary: 1 }")))
@@ -113,12 +104,6 @@ def test_an_invalid_override_is_refused() -> None:
         with_override(
             running(model("a")), "a", override("a", "traffic { primary: -1 }")
         )
-
-
-def test_dropping_an_override_brings_the_base_back() -> None:
-    """Without its override a model is as if there had never been one."""
-    now = with_override(running(model("a")), "a", None)
-    assert (primaries(now), now.overrides) == ({"a": None}, {})
 
 
 def test_a_platform_never_changes() -> None:

@@ -7,7 +7,6 @@ import pytest
 from tfs.core.errors import without_paths
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.report_words import problems_of
 from tfs.server.page.charts import bars, latency_lines, moving, quantile
 from tfs.server.page.words import (
     ago,
@@ -81,15 +80,3 @@ def test_charts_lie_within_their_frames() -> None:
     assert moving([None, None], 0) == ("", None)
     assert quantile(HistogramSnapshot.merged([one, other]), 0.99) == "2 s"
     assert quantile(HistogramSnapshot((), (), 0.0), 0.5) == ""
-
-
-def test_what_is_not_asked_for_any_more_is_no_problem() -> None:
-    """A version that failed and was taken away is red nowhere, as in ``tfs models``."""
-    report = pb.ModelReport(name="m", primary=2)
-    for number, is_aspired in ((1, True), (3, True), (4, False)):
-        version = report.versions.add(version=number, state=50)
-        version.error.code = 13
-        version.error.message = "no"
-        if is_aspired:
-            version.load.SetInParent()
-    assert problems_of(report) == ["version 3 FAILED: no"]
