@@ -34,6 +34,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.core.version.version_layout import LAYOUTS
 from tfs.handlers.warmup_replay import WarmupOptions, warm_up
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
@@ -73,9 +74,7 @@ class Loading:
         bus: Carries the states of versions.
         core: What follows a config.
         memory: How much memory models may use together; None if there is no limit.
-        num_warmed: How many requests each loaded version was warmed up with.
         live_skew: Compares requests with what versions were made for.
-        validation: Compares versions with those whose place they take.
         probe: Tries versions out that are not served.
 
     """
@@ -96,7 +95,7 @@ class Loading:
         self._warmup_options = _warmup_options(options)
         self._stats = stats
         self._clock = clock
-        self.num_warmed: dict[ServableId, int] = {}
+        self._num_warmed: dict[ServableId, int] = {}
         limit_bytes = options.model_memory_limit_bytes
         self.memory = ResourceTracker.ram(limit_bytes) if limit_bytes else None
         self.bus: EventBus[ServableState] = EventBus(clock)
@@ -149,7 +148,7 @@ class Loading:
         self.live_skew = LiveSkew(
             settings_of, self._comparing, loop, clock, stats, on_sampling
         )
-        self.validation = Validation(
+        self._validation = Validation(
             settings_of, self.core.served, self.live_skew.values, clock, stats
         )
         self.probe = VersionProbe(
@@ -178,6 +177,21 @@ class Loading:
         """Lets loads and unloads go on at full speed, whatever is requested."""
         self._let_load()
 
+    def fill_version(
+        self, servable_id: ServableId, model: pb.ModelReport, report: pb.VersionReport
+    ) -> None:
+        """Adds what warm-up, validation and requests showed of a version to its report."""
+        num_warmed = self._num_warmed.get(servable_id)
+        if num_warmed is not None:
+            report.load.num_warmup_requests = num_warmed
+        if passed := self._validation.report(servable_id):
+            report.notes.append(passed)
+        skew = self.live_skew.skew(servable_id)
+        if skew is not None:
+            report.skew = skew.figures
+        if skew is not None and skew.rejection:
+            model.notes.append(f"version {servable_id.version}: live {skew.rejection}")
+
     def close(self, deadline_s: float) -> None:
         """Unloads everything and ends every thread and process; idempotent."""
         if not self.core.close(deadline_s):
@@ -193,16 +207,16 @@ class Loading:
     def _warm_up(self, servable: Servable, path: str) -> None:
         """Warms a loaded version up and compares it with the one that serves. Blocks."""
         num = warm_up(servable, path, self._warmup_options, self._stats, self._clock)
-        self.num_warmed[servable.id] = num
-        self.validation.check(servable, path)
+        self._num_warmed[servable.id] = num
+        self._validation.check(servable, path)
         self.live_skew.note(servable, path)
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
         """Drops what is noted of versions that are gone."""
         if event.event.manager_state is ManagerState.END:
             ended = event.event.id
-            self.num_warmed.pop(ended, None)
-            self.validation.forget(ended)
+            self._num_warmed.pop(ended, None)
+            self._validation.forget(ended)
             self.live_skew.forget(ended)
             self._on_ended(ended)
 

@@ -349,9 +349,7 @@ class ModelServer:
             stats=self.stats,
             memory=self._loading.memory,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
-            num_warmed=lambda each: self._loading.num_warmed.get(each, 0),
-            validation=self._loading.validation.report,
-            skew=self._loading.live_skew.skew,
+            fill_version=self._loading.fill_version,
             figures=self._gate.figures,
             fleet=lambda: self._fleet.claim if self._fleet else None,
         )

@@ -35,7 +35,6 @@ from tfs.server.admin.version_report import (
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import RunningConfig
 from tfs.server.core import ServerCore
-from tfs.server.input_skew import InputSkew
 from tfs.server.messages import fill_error, histogram
 from tfs.server.system.processes import tree_resident_bytes
 
@@ -58,11 +57,8 @@ class ProcessFacts:
         memory: How much memory all models may use together, and how much is reserved;
             None if there is no limit.
         problems: Returns what is wrong with the server, one sentence each.
-        num_warmed: Returns how many requests a version was warmed up with.
-        validation: Returns how a version passed the comparison with the one before; "" if
-            nothing was compared.
-        skew: Returns how far the inputs of a version are from the recorded ones, if it is
-            known.
+        fill_version: Adds to the reports of a model and of one of its versions what its
+            load and its requests showed.
         figures: Returns the counters of a model's version, by signature.
         fleet: Returns the fleet that it belongs to.
 
@@ -76,9 +72,9 @@ class ProcessFacts:
     stats: Stats
     memory: ResourceTracker | None = None
     problems: Callable[[], Sequence[str]] = tuple
-    num_warmed: Callable[[ServableId], int] = lambda _id: 0
-    validation: Callable[[ServableId], str] = lambda _id: ""
-    skew: Callable[[ServableId], InputSkew | None] = lambda _id: None
+    fill_version: Callable[[ServableId, pb.ModelReport, pb.VersionReport], None] = (
+        lambda _id, _model, _version: None
+    )
     figures: FiguresOf = lambda _name, _version: {}
     fleet: Callable[[], pb.FleetClaim | None] = lambda: None
 
@@ -250,14 +246,9 @@ class ServerReports:
                 for each in found
             )
             path = paths.get(state.id.version, "")
-            report.versions.append(self._version(state, path, include_stats))
-            skew = self._facts.skew(state.id)
-            if skew is not None:
-                report.versions[-1].skew = skew.figures
-            if skew is not None and skew.rejection:
-                report.notes.append(
-                    f"version {state.id.version}: live {skew.rejection}"
-                )
+            version = self._version(state, path, include_stats)
+            self._facts.fill_version(state.id, report, version)
+            report.versions.append(version)
         is_resident = core.residency.is_resident(name)
         if is_resident is not None:
             kinds = pb.ModelReport.Residency
@@ -298,9 +289,6 @@ class ServerReports:
             handle = self._core.served.look_at(state.id.name, state.id.version, None)
         except ServingError:
             return report  # it was unloaded meanwhile
-        report.load.num_warmup_requests = self._facts.num_warmed(state.id)
-        if passed := self._facts.validation(state.id):
-            report.notes.append(passed)
         with handle as servable:
             try:
                 fill_loaded(report, servable)

@@ -7,7 +7,7 @@ import itertools
 import math
 import shlex
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -20,7 +20,6 @@ from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_state import ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.stats import HistogramSnapshot
-from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.handlers.operating.admin import Admin
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.rest.openapi_document import (
@@ -32,6 +31,7 @@ from tfs.handlers.rest.openapi_document import (
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.report_words import problems_of
 from tfs.server.admin.server_reports import ServerReports
+from tfs.server.admin.version_report import FiguresOf
 from tfs.server.config.running_config import RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
@@ -43,9 +43,6 @@ _MAX_DESCRIBED: Final = 10
 _MAX_CONFIG_CHARS: Final = 100_000
 
 View = dict[str, Any]
-FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
-"""Returns the counters of a model's version, by signature."""
-
 _MADE_BY: Final = {
     "promote": "it was promoted",
     "rollback": "it was rolled back to",
