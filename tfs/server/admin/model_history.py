@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from tfs.core.clock import Clock
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 _MOST: Final = 1000  # as many are reported well within the time that callers wait
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChanges:
-    """What changed. Immutable.
-
-    Attributes:
-        revision: Numbers the last change in it.
-        since: The revision that it goes on from; 0: everything counts as changed.
-        names: The models that changed, and are there.
-        gone: Those that are not there any more.
-        newest: The revision of the last change of all, which may come in a later part.
-
-    """
-
-    revision: int = 0
-    since: int = 0
-    names: Sequence[str] = ()
-    gone: Sequence[str] = ()
-    newest: int = 0
 
 
 class ModelHistory:
@@ -48,8 +28,14 @@ class ModelHistory:
         # The revision of its last change, and how it looked then; None: it was gone.
         self._seen: dict[str, tuple[int, object]] = {}
 
-    def changes(self, looks: Mapping[str, object], since: int) -> ModelChanges:
-        """Notes how models look now, and returns the first that changed since a revision."""
+    def changes(
+        self, looks: Mapping[str, object], since: int
+    ) -> tuple[list[str], pb.ListModelsResponse]:
+        """Notes how models look now, and returns the first that changed since a revision.
+
+        With them comes what a reply says of them: the revisions, and the models that are
+        not there any more. With 0, or a revision of another process, all have changed.
+        """
         with self._lock:
             seen = self._seen
             for name, look in looks.items():
@@ -74,7 +60,9 @@ class ModelHistory:
                 revision = seen[changed[-1]][0]
         names = [name for name in changed if name in looks]
         gone = [name for name in changed if name not in looks]
-        return ModelChanges(revision, since, names, gone, newest)
+        return names, pb.ListModelsResponse(
+            revision=revision, since=since, gone=gone, newest=newest
+        )
 
     def _note(self, name: str, look: object) -> None:
         self._seen.pop(name, None)  # the last to change comes last

@@ -24,7 +24,7 @@ from tfs.server.admin.config_report import (
     effective_text,
     memory_bytes,
 )
-from tfs.server.admin.model_history import ModelChanges, ModelHistory
+from tfs.server.admin.model_history import ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
     fill_load,
@@ -108,27 +108,22 @@ class ServerReports:
         """
         running = self._core.config.require_running()
         is_behind = not self._core.is_taken_in()  # must be read before anything else
-        names, changes = sorted(set(wanted)), ModelChanges()
+        names, reply = sorted(set(wanted)), pb.ListModelsResponse()
         for name in names:
             running.model(name)
         if not names:
             looks = self._looks(running)
-            changes = self._history.changes(looks, since)
+            changed, reply = self._history.changes(looks, since)
             # These have figures, which change all the time.
             loaded = [name for name, look in looks.items() if look is _LOADED]
-            names = sorted({*changes.names, *loaded})
-        return pb.ListModelsResponse(
-            server=self.server(include_stats),
-            models=[
-                self.model(running, name, include_stats=include_stats) for name in names
-            ],
-            notes=[*self._refusal_notes(), *self.notes()],
-            revision=changes.revision,
-            since=changes.since,
-            gone=changes.gone,
-            newest=changes.newest,
-            behind=is_behind,
+            names = sorted({*changed, *loaded})
+        reply.server.CopyFrom(self.server(include_stats))
+        reply.models.extend(
+            self.model(running, name, include_stats=include_stats) for name in names
         )
+        reply.notes.extend([*self._refusal_notes(), *self.notes()])
+        reply.behind = is_behind
+        return reply
 
     def _looks(self, running: RunningConfig) -> dict[str, object]:
         """Returns what differs when the report of a model does, for each."""
