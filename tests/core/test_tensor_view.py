@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tensors import floats
 from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING, UINT8
-from tfs.core.tensor_view import TensorView, concatenate
+from tfs.core.tensor_view import Buffer, TensorView, concatenate
 
 
 def test_a_view_knows_its_sizes() -> None:
@@ -153,3 +154,16 @@ def test_splitting_undoes_joining(rows: list[int], strings: bool) -> None:
     for view in views:
         assert joined.rows(start, start + view.num_rows) == view
         start += view.num_rows
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_view_of_its_own_does_not_change_with_the_buffer(
+    kind: Callable[[bytearray], Buffer],
+) -> None:
+    """Whoever gave the buffer may write to it, or end it, as soon as he has answered."""
+    buffer = bytearray(b"abcd")
+    own = TensorView(UINT8, (4,), kind(buffer)).owned()
+    buffer[:] = b"wxyz"
+    assert own.data == b"abcd"
+    strings = TensorView(STRING, (1,), (b"a",))
+    assert strings.owned() is strings

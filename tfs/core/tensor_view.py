@@ -160,6 +160,12 @@ class TensorView:
             return TensorView(self.dtype, self.shape, data.toreadonly())
         return self
 
+    def owned(self) -> TensorView:
+        """Returns the view over bytes of its own, so that its buffer may change."""
+        if isinstance(self.data, bytes | tuple):
+            return self
+        return TensorView(self.dtype, self.shape, bytes(self.data))
+
     def __eq__(self, other: object) -> bool:
         """Same dtype, same shape, same bytes (so NaN equals itself)."""
         if not isinstance(other, TensorView):

@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from tfs.export.values import (
     from_numbers,
     is_strings,
 )
+from tfs.runtime.guest.platforms.module_call import scripted_parameters
 from tfs.runtime.guest.platforms.nested_values import Form
 
 _BY_KEYWORD: Final = (
@@ -217,20 +218,10 @@ def _path_of(kind: type, name: str, where: str) -> str:
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
     """Returns the parameters of ``function``, which may also be scripted or traced."""
-    if not isinstance(function, torch.jit.ScriptFunction | torch.ScriptMethod):
-        return list(inspect.signature(function).parameters.values())
-    schema: Any = function.schema
-    return [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=each.default_value
-            if each.has_default_value()
-            else inspect.Parameter.empty,
-        )
-        for each in schema.arguments
-        if each.name != "self"
-    ]
+    scripted = scripted_parameters(function)
+    if scripted is not None:
+        return scripted
+    return list(inspect.signature(function).parameters.values())
 
 
 def _input(name: str, value: object, where: str) -> Value:

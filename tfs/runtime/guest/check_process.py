@@ -34,7 +34,6 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import Manifest
 from tfs.core.version_directory import read_example, read_manifest
 from tfs.runtime.guest import control_channel
@@ -227,12 +226,7 @@ def _loaded(source: ModelSource) -> GuestModel:
 def _call(model: GuestModel, key: str, inputs: Tensors) -> Tensors:
     with torch.inference_mode():
         seed_random(0)
-        return {
-            name: view
-            if isinstance(view.data, tuple)
-            else TensorView(view.dtype, view.shape, bytes(view.data))
-            for name, view in model.call(key, inputs).items()
-        }
+        return {n: view.owned() for n, view in model.call(key, inputs).items()}
 
 
 def _works_with_gradients(model: GuestModel, key: str, inputs: Tensors) -> bool:

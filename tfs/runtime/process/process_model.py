@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 from tfs.core.errors import DeadlineExceeded, Internal, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Tensors
-from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
@@ -369,14 +368,7 @@ class ProcessModel(OnAnotherThread):
             ServingError: As ``_ask``.
 
         """
-        views = {
-            name: TensorView(
-                view.dtype,
-                view.shape,
-                view.data if isinstance(view.data, tuple) else bytes(view.data),
-            )
-            for name, view in inputs.items()
-        }
+        views = {name: view.owned() for name, view in inputs.items()}
         process = worker.process
         # Inputs go to a memfd on this thread, so that the loop copies no large batch.
         fd = new_memfd("probe")

@@ -27,7 +27,6 @@ from tfs.core.errors import (
 from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
-from tfs.core.tensor_view import TensorView
 from tfs.proto.tfs.v1.admin_service_pb2 import CanaryReport
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import (
@@ -460,9 +459,7 @@ def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
 
     """
     return {
-        name: view
-        if isinstance(view.data, bytes | tuple)
-        else TensorView(view.dtype, view.shape, bytes(view.data))
+        name: view.owned()
         for name, view in tensors.items()
         if not names or name in names
     }

@@ -86,23 +86,30 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature:
         ):
             raise ValueError("forward may be called with something else")
         function = function.forward
-    schema = getattr(function, "schema", None)
-    if isinstance(schema, torch.FunctionSchema):  # of TorchScript
-        empty = inspect.Parameter.empty
-        return inspect.Signature(
-            [
-                inspect.Parameter(
-                    argument.name,
-                    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                    default=argument.default_value
-                    if argument.has_default_value()
-                    else empty,
-                )
-                for argument in schema.arguments[1:]  # without self
-            ]
-        )
+    scripted = scripted_parameters(function)
+    if scripted is not None:
+        return inspect.Signature(scripted)
     # A wrapper takes what it takes itself, not what it says it wraps.
     return inspect.signature(function, follow_wrapped=False)
+
+
+def scripted_parameters(
+    function: Callable[..., object],
+) -> list[inspect.Parameter] | None:
+    """Returns what a function of TorchScript takes; None for any other."""
+    schema = getattr(function, "schema", None)
+    if not isinstance(schema, torch.FunctionSchema):
+        return None
+    empty = inspect.Parameter.empty
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=each.default_value if each.has_default_value() else empty,
+        )
+        for each in schema.arguments
+        if each.name != "self"
+    ]
 
 
 _OWN_TABLES: Final = (
