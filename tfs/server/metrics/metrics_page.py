@@ -143,7 +143,7 @@ OTHER_FAMILIES: Final = (
         ("model",),
         "1 when a version answers requests that name none",
     ),
-    OtherFamily("tfs_model_primary_version", ("model",), "that version"),
+    OtherFamily("tfs_model_primary_version", ("model",), "which version answers"),
     OtherFamily(
         "tfs_model_version_state",
         ("model", "version", "state"),
@@ -162,7 +162,7 @@ OTHER_FAMILIES: Final = (
     OtherFamily(
         REQUEST_LATENCY,
         ("model_name", "API", "entrypoint"),
-        "their latencies in microseconds, likewise; `entrypoint` is GRPC whatever they came by",
+        "latencies of requests in microseconds, likewise; `entrypoint` is always GRPC",
     ),
 )
 """What the page has beside the stats, for its help and for docs/metrics.md."""
