@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
@@ -35,10 +37,17 @@ def test_a_profile_reads_back_equal(profile: ModelProfile) -> None:
 
 def test_unknown_fields_are_skipped() -> None:
     """A profile written by a newer server is read for what is known of it."""
-    text = '{"load_s": 2, "new": 1, "signatures": {"a": {"peak_bytes": 3, "x": []}}}'
-    profile = ModelProfile.from_json(text)
-    assert profile.load_s == 2
-    assert profile.signatures == {"a": SignatureProfile(peak_bytes=3)}
+    form = json.loads(FULL.to_json())
+    form["new"] = form["signatures"]["other"]["new"] = 1
+    assert ModelProfile.from_json(json.dumps(form)) == FULL
+
+
+def test_a_signature_that_lacks_a_figure_is_measured_again() -> None:
+    """What an earlier server kept is no profile once something else is measured."""
+    form = json.loads(FULL.to_json())
+    del form["signatures"]["other"]["full_batch_s"]
+    with pytest.raises(ValueError, match="'other' lacks full_batch_s"):
+        ModelProfile.from_json(json.dumps(form))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class ModelProfile:
         """Reads ``to_json``'s form; unknown fields are skipped.
 
         Raises:
-            ValueError: Not such a form.
+            ValueError: Not such a form, or a signature lacks what is measured today.
 
         """
         form = json.loads(text)
@@ -117,8 +117,10 @@ class ModelProfile:
         signature_fields = {f.name for f in fields(SignatureProfile)}
         signatures = {}
         for name, part in parts.items():
-            kept = {key: part[key] for key in signature_fields & part.keys()}
-            table = kept.get("call_s_by_rows", {})
+            if missing := signature_fields - part.keys():
+                raise ValueError(f"signature {name!r} lacks {', '.join(missing)}")
+            kept = {key: part[key] for key in signature_fields}
+            table = kept["call_s_by_rows"]
             kept["call_s_by_rows"] = {int(rows): s for rows, s in table.items()}
             signatures[name] = SignatureProfile(**kept)
         return cls(
