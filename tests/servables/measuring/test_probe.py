@@ -123,6 +123,25 @@ def test_a_fleet_has_heard_enough_when_a_call_ended_the_interpreter(
     assert subject.calls[-1][1] == 32
 
 
+def test_a_fleet_expects_a_little_more_than_the_largest_batch_took(
+    tmp_path: Path,
+) -> None:
+    """Further calls take more now and then, also of what is given back between them."""
+    size_bytes = 128 << 20
+
+    def large(rows: Rows) -> Rows:
+        if len(rows) == 32:
+            assert b"\1" * size_bytes
+        return doubled(rows)
+
+    subject = FakeSubject(large)
+    options = ProbeOptions(0.5, 32, needs_peaks=True)
+    profile = probe(subject, str(tmp_path), options, clock=subject.clock).profile
+    peak_bytes = profile.signatures[DEFAULT_SIGNATURE].peak_bytes
+    assert peak_bytes is not None
+    assert 1.04 * size_bytes < peak_bytes < 1.1 * size_bytes
+
+
 def test_a_process_that_is_not_back_yet_makes_no_death_one_of_every_call(
     tmp_path: Path,
 ) -> None:
