@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tfs.core.errors import InvalidArgument
@@ -11,6 +13,7 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.server.options import ServerOptions, TransportKind
 from tfs.server.ports.transports import (
+    connection_age_s,
     express_options,
     make_transport,
 )
@@ -54,6 +57,28 @@ def test_express_takes_the_channel_arguments_that_mean_something_to_it() -> None
     assert made.limits.max_concurrent_streams == 10
     assert made.limits.max_header_list_bytes == 8192
     assert made.limits.max_request_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("age_s", "arguments", "both_s"),
+    [
+        (0, "", 0),
+        (9, "", 9),
+        (0, "grpc.max_connection_age_ms=2500", 2.5),
+        (9, "grpc.max_connection_age_ms=2500", 2.5),
+    ],
+)
+def test_the_argument_for_the_age_of_connections_holds_for_http_too(
+    age_s: float, arguments: str, both_s: float
+) -> None:
+    """What grpc calls it goes before the flag, for both protocols."""
+    options = ServerOptions(
+        model_base_path="/m",
+        max_connection_age_s=age_s,
+        grpc_channel_arguments=arguments,
+    )
+    assert connection_age_s(options) == both_s
+    assert express_options(options).max_connection_age_s == (both_s or math.inf)
 
 
 def test_other_channel_arguments_are_named_in_one_warning(

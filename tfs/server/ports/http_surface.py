@@ -36,6 +36,7 @@ from tfs.server.page.handler import PageHandler, prepare
 from tfs.server.page.views import PageParts, Views
 from tfs.server.ports.listeners import http_listeners
 from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
+from tfs.server.ports.transports import connection_age_s
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class HttpSurface:
             HttpOptions(
                 max_body_bytes=min(options.max_message_bytes, budget.largest_bytes),
                 request_timeout_s=options.rest_api_timeout_s,
-                max_connection_age_s=options.max_connection_age_s,
+                max_connection_age_s=connection_age_s(options),
             ),
             executor,
         )

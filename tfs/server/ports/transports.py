@@ -105,7 +105,6 @@ def express_options(options: ServerOptions) -> ExpressOptions:
         found = given.get(f"grpc.{name}")
         return default_s if found is None else found / 1000
 
-    age_s = options.max_connection_age_s or usual.max_connection_age_s
     return ExpressOptions(
         ConnectionLimits(
             max_concurrent_streams=number(
@@ -120,9 +119,18 @@ def express_options(options: ServerOptions) -> ExpressOptions:
             ),
         ),
         options.max_receive_bytes,
-        max_connection_age_s=seconds("max_connection_age_ms", age_s),
+        max_connection_age_s=connection_age_s(options) or usual.max_connection_age_s,
         max_connection_age_grace_s=seconds(
             "max_connection_age_grace_ms", usual.max_connection_age_grace_s
         ),
         keepalive_time_s=seconds("keepalive_time_ms", usual.keepalive_time_s),
     )
+
+
+def connection_age_s(options: ServerOptions) -> float:
+    """Returns after how long connections are drained, those of HTTP too; 0 is never."""
+    arguments = dict(parse_channel_arguments(options.grpc_channel_arguments))
+    age_ms = arguments.get("grpc.max_connection_age_ms")
+    if isinstance(age_ms, int) and age_ms > 0:
+        return age_ms / 1000
+    return options.max_connection_age_s
