@@ -8,7 +8,7 @@ work counts against the connection until the handler finishes the call anyway or
 it.
 
 A whole request goes to its handler at once, or with the others of its method that arrive
-in the same round. One for which the handler finds no room is handed over again later.
+in the same round. A long one waits for its turn, because a round takes one of them. One for which the handler finds no room is handed over again later.
 """
 
 from __future__ import annotations
@@ -249,8 +249,12 @@ class ExpressCall:
     # -- within --------------------------------------------------------------------
 
     def _hand_over(self) -> None:
-        """Hands a whole request to its handler."""
+        """Hands a whole request to its handler; a long one waits in line."""
         shared = self._client.shared
+        if len(self.message) >= LONG_BYTES:
+            self.is_dispatched = True
+            shared.late.append(self.dispatch)
+            return
         arrived = shared.arrived
         if arrived and arrived[0].route is not self.route:
             hand_over(shared)

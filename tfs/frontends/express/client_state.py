@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -180,9 +181,8 @@ class ExpressOptions:
         max_connections: Most connections; further ones are closed at once.
         max_handshakes: Most TLS handshakes under way at the same time. For a further
             one, the oldest that waits for its client is given up.
-        max_read_bytes: Most bytes taken from one connection in one round.
-        max_written_bytes: Most bytes of long answers moved to one connection's socket
-            in one round.
+        max_piece_bytes: Most bytes taken from one connection, or of long answers moved
+            to its socket, at a time.
         max_unsent_bytes: While the kernel has not taken more bytes of answers than
             this, nothing more is read from that connection.
         max_stream_queued_bytes: Most bytes of answers that wait in one stream. Beyond
@@ -205,8 +205,7 @@ class ExpressOptions:
     max_receive_bytes: int = 256 << 20
     max_connections: int = 10_000
     max_handshakes: int = 1024
-    max_read_bytes: int = 262_144
-    max_written_bytes: int = 524_288
+    max_piece_bytes: int = 262_144
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20
     no_progress_timeout_s: float = 10.0
@@ -242,7 +241,8 @@ class SharedState:
         arrived: Calls of one method that arrived in this round and that its handler
             takes together.
         dirty: Sessions that have output; served once, at the end of the round.
-        late: Sessions with long answers to write, behind all short ones (``dirty``).
+        late: What is long, one piece each; behind the short answers of a round, the
+            first of them is done.
         unfinished: Sessions that had too much for this round and go on in the next.
         wants_round: Whether the next round should come at once.
         round_begun_s: When this round first received anything; None before.
@@ -260,7 +260,7 @@ class SharedState:
     opened: list[Any] = field(default_factory=list)
     arrived: list[Any] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
-    late: list[Callable[[], None]] = field(default_factory=list)
+    late: deque[Callable[[], None]] = field(default_factory=deque)
     unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False
     round_begun_s: float | None = None

@@ -1,7 +1,8 @@
 """One accepted client: its bytes in and out, and its calls from their first bytes on.
 
-Reading and writing are bounded per round. What is read goes to the connection, which tells
-of requests as they arrive (a session is its
+What a round takes is read, answered and written first. What is long waits in one line
+behind that, and each round does one piece of it: it reads on, hands over a long request,
+or writes on. What is read goes to the connection, which tells of requests as they arrive (a session is its
 :class:`~tfs.frontends.http2.state.ConnectionEvents`).
 
 Exceptions of handlers are contained by the calls. Any other, from a socket or from our own
@@ -19,6 +20,7 @@ from typing import Final
 from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import Cancelled, ServingError, Unimplemented
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.frontends.budget import LONG_BYTES
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.client_state import ClientState, SharedState
 from tfs.frontends.express.stream_call import ExpressStreamCall
@@ -32,7 +34,6 @@ from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)
 
-_FILL_BYTES: Final = 262_144  # bytes of queued answers per system call
 _LONG_ROUND_S: Final = 0.02
 _FEW_ANSWERS: Final = 64  # however long, they are no reason to read no requests
 _UNARY: Final = MethodKind.UNARY  # a look-up in the enum takes longer
@@ -122,22 +123,19 @@ class Session:
         except Exception as error:
             self.on_failure(error)
 
-    def _go_on(self, events: int) -> None:
-        """Reads, or takes the requests that the last round had no room for."""
+    def _read_on(self) -> None:
         self._has_more = False
-        if self.is_closed:
-            return
-        if events:
-            self.on_ready(events)
-            return
-        try:
-            self._receive(b"", self._shared.loop.clock.now())
-        except Exception as error:
-            self.on_failure(error)
+        if not self.is_closed:
+            self.on_ready(self._watched & READABLE)
 
-    def _later(self, events: int) -> None:
-        self._has_more = True
-        self._shared.unfinished.append(partial(self._go_on, events))
+    def _take_on(self) -> None:
+        """Takes the requests that the last round had no room for."""
+        self._has_more = False
+        if not self.is_closed:
+            try:
+                self._receive(b"", self._shared.loop.clock.now())
+            except Exception as error:
+                self.on_failure(error)
 
     def _read(self) -> None:
         shared = self._shared
@@ -145,16 +143,21 @@ class Session:
         if shared.round_begun_s is None:
             shared.round_begun_s = now_s
         elif now_s - shared.round_begun_s > _LONG_ROUND_S:
-            # A crowd that sends at once is read in several rounds, in turn.
-            self._later(READABLE)
+            # A crowd that sends at once is read in several rounds: the system tells
+            # first of those who waited.
             return
-        self._receive(self.wire.read(shared.options.max_read_bytes), now_s)
+        data = self.wire.read(shared.options.max_piece_bytes)
+        self._receive(data, now_s)
+        if len(data) >= shared.options.max_piece_bytes and not self._has_more:
+            self._has_more = True
+            shared.late.append(self._read_on)
 
     def _receive(self, data: bytes, now_s: float) -> None:
         connection = self.connection
         self._client.read_s = now_s
         if connection.receive(data, now_s):
-            self._later(0)
+            self._has_more = True
+            self._shared.unfinished.append(self._take_on)
         client, sender = self._client, connection.sender
         if not client.is_dirty and (
             sender.out or sender.blocked or connection.is_closed
@@ -231,17 +234,14 @@ class Session:
     # -- output ------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes what the round brought; contains every exception.
-
-        Where that is long, it waits until the short answers of all clients are written.
-        """
+        """Writes what the round brought, or has it wait in line; contains exceptions."""
         sender = self.connection.sender
-        if sender.blocked and sender.has_sendable:
-            self._shared.late.append(self._flush_late)
+        if sender.queued_bytes >= LONG_BYTES and sender.has_sendable:
+            self._shared.late.append(self._write_on)
         else:
-            self._flush_late()
+            self._write_on()
 
-    def _flush_late(self) -> None:
+    def _write_on(self) -> None:
         self._client.is_dirty = False
         if self.is_closed:
             return
@@ -255,27 +255,21 @@ class Session:
     def _write(self) -> None:
         shared, connection, wire = self._shared, self.connection, self.wire
         client, sender, out = self._client, connection.sender, connection.sender.out
-        left_bytes = shared.options.max_written_bytes
         if wire.unsent_bytes and out:
             wire.send(out)  # behind the rest
         has_sendable = bool(sender.blocked) and sender.has_sendable
-        while left_bytes > 0 and not wire.unsent_bytes:
+        if not wire.unsent_bytes:
             if has_sendable:
                 wire.expect_long_answers()
-                sender.fill(min(left_bytes, _FILL_BYTES))
+                sender.fill(shared.options.max_piece_bytes)
                 has_sendable = sender.has_sendable
-            left_bytes -= _FILL_BYTES
-            if not out:
-                break
-            wire.send(out)
-            if not has_sendable:
-                break
+            if out:
+                wire.send(out)
         if wire.unsent_bytes:
             self._watch()
         elif has_sendable:
-            shared.wants_round = True
             client.is_dirty = True
-            shared.late.append(self._flush_late)
+            shared.late.append(self._write_on)
         elif connection.is_closed or (connection.is_draining and connection.is_drained):
             self.close()
             return

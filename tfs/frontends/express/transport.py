@@ -175,9 +175,8 @@ class ExpressTransport:
             for flush in dirty:
                 flush()
         if shared.late:
-            late, shared.late = shared.late, []
-            for flush in late:
-                flush()
+            shared.late.popleft()()
+            shared.wants_round = True  # for what that brought, and for the next
         copied_bytes = 0
         while shared.attached and copied_bytes < _COPIED_BYTES:
             outbox = shared.attached.pop()

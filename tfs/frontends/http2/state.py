@@ -238,7 +238,7 @@ class ConnectionLimits:
     """
 
     max_concurrent_streams: int = 1024
-    max_requests_per_round: int = 32
+    max_requests_per_round: int = 24
     max_message_bytes: int = 64 << 20
     max_request_bytes: int = LARGEST_WINDOW
     max_header_list_bytes: int = 16_384
