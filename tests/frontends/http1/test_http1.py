@@ -32,6 +32,9 @@ def test_a_connection_is_kept_for_further_requests() -> None:
         client.send(b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         client.send(b"2\r\nde\r\n1;x=y\r\nf\r\n0\r\nTrailer: t\r\n\r\n")
         assert client.read_answer()[2] == b"POST /b def"
+        client.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked \r\n\r\n")
+        client.send(b"0\r\n\r\n")
+        assert client.read_answer()[2] == b"POST /c "
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:
@@ -506,6 +509,53 @@ def test_an_old_connection_ends_behind_an_answer_and_not_before_a_request() -> N
         status, headers, _ = client.read_answer()
         assert (status, headers["connection"]) == (200, "close")
         assert client.read_all() == b""
+
+
+@pytest.mark.parametrize(
+    ("first", "age_s", "statuses"),
+    [(ONE, 1e-9, [b"200"]), (BAD["no gzip"][0], 0.0, [b"400", b"408"])],
+    ids=["old", "bad gzip"],
+)
+def test_half_a_request_behind_an_answer_that_ends_the_connection_does_not_keep_it(
+    first: bytes, age_s: float, statuses: list[bytes]
+) -> None:
+    """Nothing more of it is waited for, or not for long."""
+    half = post("Content-Length: 10\r\n", b"half")
+    rig = Rig(
+        max_connection_age_s=age_s, sweep_interval_s=0.01, no_progress_timeout_s=0.05
+    )
+    with rig:
+        answers = rig.ask(first + half)
+    assert [each[:3] for each in answers.split(b"HTTP/1.1 ")[1:]] == statuses
+
+
+def test_half_a_request_when_a_drain_begins_is_read_and_answered() -> None:
+    """Also behind another one, whose answer comes first."""
+    with Rig(None, drain_grace_s=PATIENCE_S) as rig, rig.client() as client:
+        client.send(ONE + ONE[:-1])
+        wait_for(rig, 1)
+        begun_drain(rig)
+        echo(rig.calls[0])
+        assert client.read_answer()[0] == 200
+        client.send(ONE[-1:])
+        wait_for(rig, 2)
+        echo(rig.calls[1])
+        assert client.read_answer()[0] == 200
+        assert client.read_all() == b""
+
+
+def wait_for(rig: Rig, num_calls: int) -> None:
+    """Returns once a handler was given so many requests."""
+    arrived = threading.Event()
+
+    def look() -> None:
+        if len(rig.calls) < num_calls:
+            rig.loop.post(look)
+        else:
+            arrived.set()
+
+    rig.loop.post(look)
+    assert arrived.wait(PATIENCE_S)
 
 
 def test_a_handler_that_raises_fails_its_request_only() -> None:

@@ -196,7 +196,9 @@ class RequestParser:
         key = name.decode("latin-1").lower()
         if key in _ONCE and key in self._headers:
             raise BadRequestError(400, f"Malformed request: two headers {key}")
-        self._headers[key] = value.decode("latin-1")
+        self._headers[key] = value.decode("latin-1").rstrip(
+            " \t"
+        )  # as llhttp leaves it
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False

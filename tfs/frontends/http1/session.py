@@ -252,6 +252,8 @@ class HttpSession:
 
     def on_head(self, head: RequestHead) -> None:
         """Begins a request whose body may follow."""
+        if self._is_last:
+            raise BadRequestError(400, "it is behind the last request")
         raw, self._raw_head = self._raw_head, b""
         if raw:
             self._shared.keep_head(raw, head)
@@ -424,7 +426,7 @@ class HttpSession:
                 self._is_last = self._has_ended = True
             self._out += done.answer
             self._release(done)
-            if not done.keeps_alive:
+            if not (done.keeps_alive or calls):
                 self._is_last = True
         self._mark_dirty()
 
