@@ -45,12 +45,16 @@ def serving(folder: Path) -> Iterator[Serving]:
         yield server
 
 
-def test_versions_are_warmed_up_before_they_are_available(serving: Serving) -> None:
-    """What was recorded is replayed as part of the load."""
+def test_versions_are_warmed_up_before_they_are_available(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was recorded is replayed as part of the load, and its status says so."""
     lines = "\n".join(serving.lines)
     for version in (1, 2):
         warmed = lines.index(f"event=servable_warmed_up servable=scale/{version}")
         assert warmed < lines.index(f"scale/{version} is available")
+    assert main(["models", "--json", f"--address={serving.address}"]) == 0
+    assert capsys.readouterr().out.count('"num_warmup_requests": 1') == 2
 
 
 def test_predict_prints_json(

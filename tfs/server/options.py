@@ -373,7 +373,7 @@ class ServerOptions:
 
     @property
     def loads_in_processes(self) -> bool:
-        """Whether versions run or are measured in processes, where the host has them."""
+        """Whether versions run or are measured in processes."""
         in_processes = self.interpreter_backend in (Backend.AUTO, Backend.PROCESS)
         return in_processes or self.load_probe_budget_s > 0
 

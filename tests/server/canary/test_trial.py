@@ -180,8 +180,11 @@ def test_latencies_are_compared() -> None:
     env.clock.advance(0.3)
     env.puppet("a", 2).release()
     env.settle()
-    ratio = trial_of(env).total.shown.latency_ratio
-    assert ratio == pytest.approx(3.0)
+    found = trial_of(env).report(include_latencies=True).total
+    assert found.latency_ratio == pytest.approx(3.0)
+    assert found.primary_latency_s.total == pytest.approx(0.1)
+    assert found.canary_latency_s.total == pytest.approx(0.3)
+    assert not trial_of(env).report().total.HasField("canary_latency_s")
 
 
 @pytest.mark.parametrize(

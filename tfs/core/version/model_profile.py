@@ -118,7 +118,9 @@ class ModelProfile:
         signatures = {}
         for name, part in parts.items():
             if missing := signature_fields - part.keys():
-                raise ValueError(f"signature {name!r} lacks {', '.join(missing)}")
+                raise ValueError(
+                    f"signature {name!r} lacks {', '.join(sorted(missing))}"
+                )
             kept = {key: part[key] for key in signature_fields}
             table = kept["call_s_by_rows"]
             kept["call_s_by_rows"] = {int(rows): s for rows, s in table.items()}

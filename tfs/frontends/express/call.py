@@ -8,7 +8,8 @@ work counts against the connection until the handler finishes the call anyway or
 it.
 
 A whole request goes to its handler at once, or with the others of its method that arrive
-in the same round. A long one waits for its turn, because a round takes one of them. One for which the handler finds no room is handed over again later.
+in the same round. A long one waits for its turn, because a round takes one of them. One
+for which the handler finds no room is handed over again later.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What a round takes is read, answered and written first. What is long waits in one line
 behind that, and each round does one piece of it: it reads on, hands over a long request,
-or writes on. What is read goes to the connection, which tells of requests as they arrive (a session is its
-:class:`~tfs.frontends.http2.state.ConnectionEvents`).
+or writes on. What is read goes to the connection, which tells of requests as they arrive
+(a session is its :class:`~tfs.frontends.http2.state.ConnectionEvents`).
 
 Exceptions of handlers are contained by the calls. Any other, from a socket or from our own
 code, closes this connection and no other.

@@ -196,9 +196,8 @@ class RequestParser:
         key = name.decode("latin-1").lower()
         if key in _ONCE and key in self._headers:
             raise BadRequestError(400, f"Malformed request: two headers {key}")
-        self._headers[key] = value.decode("latin-1").rstrip(
-            " \t"
-        )  # as llhttp leaves it
+        # llhttp leaves the blanks that may be behind it.
+        self._headers[key] = value.rstrip(b" \t").decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False

@@ -5,9 +5,8 @@ With a serving loop it is also backend ``front``: tasks that are submitted on th
 run there, without any hand-over, as long as every call is quick.
 
 It is the right backend for kernels that are big enough to run without the GIL most of
-the time, for systems that have no processes, and for GPUs, where interpreters share one
-CUDA context. Nothing is contained: a call that crashes ends the process, and a call
-that hangs holds its thread.
+the time, and for GPUs, where interpreters share one CUDA context. Nothing is contained: a
+call that crashes ends the process, and a call that hangs holds its thread.
 """
 
 from __future__ import annotations

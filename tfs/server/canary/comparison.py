@@ -236,10 +236,8 @@ def judge(guard: Guard, figures: Figures) -> tuple[GuardReport, ...]:
     for name, value, judged in figures.of_limits():
         if guard.HasField(name):
             limit: float = getattr(guard, name)
-            is_over = (
-                judged is not None and not judged <= limit
-            )  # NaN is over any limit
-            exceeded = has_samples and is_over
+            # NaN is over any limit.
+            exceeded = has_samples and judged is not None and not judged <= limit
             report = GuardReport(name=name, limit=limit, value=value, exceeded=exceeded)
             reports.append(report)
     return tuple(reports)

@@ -71,7 +71,8 @@ class PackagedFile(zipfile.Path):
 def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
     """Returns ``importlib.resources`` and ``pkgutil`` for an archive's code.
 
-    Replaced are ``files``, ``read_text`` and ``get_data``. For the files of other packages they do the same as Python's own.
+    In them ``files``, ``read_text`` and ``get_data`` look into the archive. Of the files of
+    other packages they know what Python's own know.
     """
     top = next(PackagedFile(importer.zip_reader.zip_file()).iterdir())
 
