@@ -570,21 +570,24 @@ def test_error_of_the_model_is_raised_by_the_subject(tmp_path: Path) -> None:
     )
 
 
-def test_calls_that_were_held_up_do_not_decide(tmp_path: Path) -> None:
-    """Where a version runs does not depend on what else starts: its quick calls count."""
+@pytest.mark.parametrize(("num_slow", "batch_s"), [(2, 8e-5), (3, 0.01 + 8e-5)])
+def test_calls_that_were_held_up_decide_only_if_most_were(
+    tmp_path: Path, num_slow: int, batch_s: float
+) -> None:
+    """Where a version runs depends neither on what else starts nor on a few quick calls."""
     subject = FakeSubject(doubled, row_s=1e-5)
     num = 0
 
     def sometimes_held_up(rows: Rows) -> Rows:
         nonlocal num
         num += 1
-        if num % 2:
+        if num % 5 < num_slow:
             subject.clock.advance(0.01)
         return doubled(rows)
 
     subject.function = sometimes_held_up
     found = profiled(subject, tmp_path).signatures[DEFAULT_SIGNATURE]
-    assert found.full_batch_s == pytest.approx(8e-5)
+    assert found.full_batch_s == pytest.approx(batch_s)
 
 
 def test_a_worker_that_ended_counts_as_others() -> None:

@@ -26,7 +26,7 @@ class SignatureProfile:
             another, so that only rows of equal length may be joined; empty if it did
             not change.
         call_s_by_rows: Median seconds of one call by number of rows.
-        full_batch_s: Seconds of a call with the largest batch that nothing held up.
+        full_batch_s: Median seconds of one call with the largest batch.
         peak_bytes: Transient memory of a call with the largest batch.
         max_rows: Rows of the largest batch that worked, where a larger one failed; None
             where none failed.

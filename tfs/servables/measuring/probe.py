@@ -243,9 +243,8 @@ class _Probe:
         peak = self._peak_bytes(pid) if can_see else None
         if peak is not None:
             self._peaks[name] = peak
-        self._times[name][rows] = statistics.median(times)
-        # Slower calls show how busy the host, or this server, was, and not the model.
-        self._full_batch_s[name] = sorted(times)[len(times) // 4]
+        # The slowest calls show how busy the host, or this server, was, and not the model.
+        self._full_batch_s[name] = self._times[name][rows] = statistics.median(times)
         return True
 
     def _peak_bytes(self, pid: int) -> int | None:
