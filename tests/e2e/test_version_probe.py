@@ -137,10 +137,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield serving
 
 
-def probe(server: Serving, base_path: Path, version: int = 1) -> pb.ProbeResponse:
+def probe(server: Serving, base_path: Path | str, version: int = 1) -> pb.ProbeResponse:
     """Asks what a version takes."""
     request = pb.ProbeRequest(version=version)
-    request.config.name, request.config.base_path = base_path.name, str(base_path)
+    request.config.name = Path(base_path).name
+    request.config.base_path = str(base_path)
     with grpc.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary("/tfs.v1.AdminService/Probe", None, None)
         reply = call(request.SerializeToString(), timeout=PATIENCE_S)
@@ -201,6 +202,20 @@ def test_a_server_that_measures_nothing_refuses_what_is_no_version(
         assert "a version holds one of model.pt" in found.reason
         with pytest.raises(grpc.RpcError, match="measures nothing"):
             probe(server, base_path, 1)
+        server.stop()
+
+
+def test_a_server_that_measures_nothing_copies_nothing(tmp_path: Path) -> None:
+    """A fleet asks one server after the other, and each would copy the whole version."""
+    base_path = f"simplecache::file://{write(tmp_path / 'm', 'sound')}"
+    cache = tmp_path / "cache"
+    flags = (f"--state_dir={tmp_path / 'state'}", f"--remote_cache_dir={cache}")
+    with Serving("--source=rpc", *flags) as server:
+        with pytest.raises(grpc.RpcError, match="measures nothing"):
+            probe(server, base_path, 1)
+        found = probe(server, base_path, 2)
+        assert found.reason == f"version 2 is not in {base_path}"
+        assert not list(cache.rglob("*.py"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from managers.loading.memory import ResourceTracker
 from sources.remote.cache import VersionCache
-from sources.remote.storage import AnyFileSystem
+from sources.remote.storage import AnyFileSystem, is_remote
 from sources.servable_to_monitor import StoragePath
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
@@ -23,7 +23,6 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.handlers.operating.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -92,10 +91,11 @@ class VersionProbe:
         reply = _Reply(outcome=_Reply.OK)
         try:
             loader = self._loader(settings, servable_id, request.version)
-            wanted = loader.estimate_resources()
             if not self._options.load_probe_budget_s:
+                if not is_remote(settings.base_path):  # or all of it would be copied
+                    loader.estimate_resources()  # raises what is missing
                 return FailedPrecondition("this server measures nothing")
-            with self._loaded(loader, servable_id, wanted) as version:
+            with self._loaded(loader, servable_id) as version:
                 _report(version, reply)
         except ResourceExhausted:
             raise
@@ -151,12 +151,10 @@ class VersionProbe:
 
     @contextlib.contextmanager
     def _loaded(
-        self,
-        loader: Loader[object],
-        servable_id: ServableId,
-        wanted: ResourceAllocation,
+        self, loader: Loader[object], servable_id: ServableId
     ) -> Iterator[object]:
         """Yields the loaded version, with what its files say reserved."""
+        wanted = loader.estimate_resources()
         memory = self._memory
         if memory is not None and not memory.reserve(wanted):
             raise ResourceExhausted("no room for a probe beside what is served here")
