@@ -165,6 +165,17 @@ def test_assets_and_batching_parameters_are_part_of_the_version(
     assert {"assets/vocabulary.txt", "batching_params.pbtxt"} <= files.keys()
 
 
+def test_assets_that_are_no_folder_are_refused_before_the_model_is_written(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for gigabytes of weights to hear of a slip; nothing is left behind."""
+    module = DigitClassifier()
+    module.cannot_be_saved = lambda: None  # type: ignore[assignment]
+    with pytest.raises(InvalidArgument, match="assets must be a folder: nowhere"):
+        save(module, torch.rand(2, 64), tmp_path, assets="nowhere")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("form", ["traced", "scripted"])
 def test_module_that_is_torchscript_already_is_saved_so(

@@ -272,10 +272,10 @@ def _fill(
     platform: str,
     assets: str | os.PathLike[str] | None,
 ) -> None:
+    write_beside(folder, assets, described.packaging)
     entry = _WRITERS[platform](folder, described)
     signatures, examples = place_examples(described.derived)
     Path(folder, EXAMPLES).write_bytes(examples)
-    write_beside(folder, assets, described.packaging)
     served_by = next(name for name, of in LAYOUTS.items() if platform in of.saved_as)
     commit(folder, served_by, signatures, entry, producer())
     is_exact = platform == "torch_package"  # the same kernels run

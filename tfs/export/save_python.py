@@ -167,11 +167,11 @@ def save_python(
     example = _example(example_inputs, found)
 
     def fill(folder: str) -> None:
+        write_beside(folder, assets, packaging)
         shutil.copyfile(place, os.path.join(folder, SOURCE))
         write_own_modules(place, folder, packaging)
         if weights is not None:
             write_weights(weights, folder)
-        write_beside(folder, assets, packaging)
         placed = dict(found)
         if example:
             derived = Derived(found[DEFAULT_SIGNATURE], example, {})
