@@ -371,6 +371,10 @@ def test_new_limits_of_one_server_say_which_models_they_interrupt(api: Api) -> N
     assert "and m answer nobody meanwhile" in note
     assert resize(60, 2) == []
     assert resize(70, 2) == []
+    api.add_model("n")
+    (at,) = api.state.read().fleet.packing["n"]
+    foreign = pb.AddJobRequest(job=at, memory_bytes=90 * MIB)
+    assert not controller.simulate(pb.SimulateRequest(add_job=foreign)).notes
 
 
 def test_jobs_come_and_go_by_requests(api: Api) -> None:

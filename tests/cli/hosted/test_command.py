@@ -143,6 +143,22 @@ def test_an_upload_compares_what_is_there(
     assert hosted(*words, "--version=2") == 1
 
 
+def test_an_upload_that_fails_leaves_no_version_that_is_whole(
+    state: FleetState, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a URL files appear one by one: the manifest, by which servers know, is last."""
+    change("add-job", ONE, "--memory=1G", "--partition=far")
+    source, place = Path(table, "1"), tmp_path / "far" / "prices" / "1"
+    for name in ("servable.json", "z"):
+        (source / name).write_text("{}")
+    (place / "z").mkdir(parents=True)
+    flags = ("--partition=far", "--version=1", '--config=model_platform: "hashmap"')
+    assert hosted("upload", "prices", str(source), *flags) == 1
+    assert "Is a directory" in capsys.readouterr().err
+    assert (place / "table.csv").exists()
+    assert not (place / "servable.json").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "said"),
     [

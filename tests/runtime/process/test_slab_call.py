@@ -15,9 +15,11 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.slab import (
     DTYPE_CODES,
+    MAX_PLANS,
     MAX_WORDS,
     REPLY_WORDS,
     REQUEST_WORDS,
+    Plans,
     Slab,
     Slot,
     pack_strings,
@@ -244,6 +246,14 @@ def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
     with pytest.raises(CorruptReply):
         read_reply(slab, slot, fd, reply_plans(SIGNATURE))
     os.close(fd)
+
+
+def test_of_many_shapes_few_plans_are_kept() -> None:
+    """Clients choose the shapes: a plan of each would take all memory."""
+    plans = Plans[int, str](str)
+    for each in range(3 * MAX_PLANS):
+        assert plans[each] == str(each)
+        assert len(plans) <= MAX_PLANS
 
 
 def test_string_inputs_take_their_place(slab: Slab) -> None:
