@@ -34,6 +34,14 @@ def test_second_requests_are_a_twentieth_of_the_first() -> None:
     assert 50 <= taken <= 51
 
 
+def test_quiet_times_save_up_ten_second_requests_at_most() -> None:
+    """A server that gets slow must not get all that was saved up in a day at once."""
+    hedging = Hedging(HedgeOptions(budget=0.05))
+    for _ in range(1000):
+        hedging.note_request()
+    assert sum(hedging.take() for _ in range(50)) == 10
+
+
 def test_without_a_budget_nothing_is_sent_twice() -> None:
     """A budget of 0 switches hedging off."""
     hedging = Hedging(HedgeOptions(budget=0.0))
