@@ -27,7 +27,9 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 from torch.package._mangling import demangle
@@ -71,8 +73,8 @@ class PackagedFile(zipfile.Path):
 def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
     """Returns ``importlib.resources`` and ``pkgutil`` for an archive's code.
 
-    In them ``files``, ``read_text`` and ``get_data`` look into the archive. Of the files of
-    other packages they know what Python's own know.
+    What finds the files of a package in them looks into the archive. Of the files of other
+    packages they know what Python's own know.
     """
     top = next(PackagedFile(importer.zip_reader.zip_file()).iterdir())
 
@@ -86,8 +88,25 @@ def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
     def read_text(
         package: object, resource: str, encoding: str = "utf-8", errors: str = "strict"
     ) -> str:
+        return read_binary(package, resource).decode(encoding, errors)
+
+    def read_binary(package: object, resource: str) -> bytes:
         content: bytes = files(package).joinpath(resource).read_bytes()
-        return content.decode(encoding, errors)
+        return content
+
+    def open_text(
+        package: object, resource: str, encoding: str = "utf-8", errors: str = "strict"
+    ) -> IO[str]:
+        return io.StringIO(read_text(package, resource, encoding, errors))
+
+    def open_binary(package: object, resource: str) -> IO[bytes]:
+        return io.BytesIO(read_binary(package, resource))
+
+    def path(package: object, resource: str) -> AbstractContextManager[Path]:
+        return importlib.resources.as_file(files(package).joinpath(resource))
+
+    def is_resource(package: object, name: str) -> bool:
+        return bool(files(package).joinpath(name).is_file())
 
     def get_data(package: str, resource: str) -> bytes | None:
         folder = _folder_of(top, package)
@@ -97,9 +116,12 @@ def replacements(importer: PackageImporter) -> tuple[types.ModuleType, ...]:
         return folder.joinpath(resource).read_bytes()
 
     return (
-        _replaced(importlib.resources, files, read_text),
+        _replaced(
+            importlib.resources,
+            files, read_text, read_binary, open_text, open_binary, path, is_resource,
+        ),
         _replaced(pkgutil, get_data),
-    )
+    )  # fmt: skip
 
 
 def _folder_of(top: zipfile.Path, anchor: object) -> zipfile.Path | None:
