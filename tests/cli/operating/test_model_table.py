@@ -8,6 +8,7 @@ from tfs.cli.operating.model_table import (
     stats_table,
     versions_table,
 )
+from tfs.cli.operating.status import batching_table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.report_words import problems_of, state_word
 
@@ -127,3 +128,14 @@ def test_a_quarantined_version_is_not_called_available() -> None:
     given_up = model.versions.add(version=3, state=50)
     given_up.error.code = 1
     assert state_word(given_up) == "END"
+
+
+def test_what_is_told_of_batching_stands_in_for_missing_queues() -> None:
+    """A model in stages has no queue, however many requests it answered."""
+    model = pb.ModelReport(name="digits")
+    staged = model.versions.add(version=1).signatures.add(name="staged").batching
+    staged.enabled, staged.why = True, "in stages"
+    model.versions[0].signatures.add(name="idle").batching.enabled = True
+    (_, first, second) = batching_table([model]).splitlines()
+    assert first.split("-")[-1].strip() == "in stages"
+    assert second.endswith("no request yet")

@@ -181,7 +181,9 @@ def test_what_was_measured_is_told() -> None:
 
 
 def test_an_unbatched_version_says_why() -> None:
-    """Nobody asked for it, or its own parts do it."""
+    """Its platform joins nothing, nobody asked for it, or its own parts do it."""
+    (signature,) = report_of(SERVABLE).signatures
+    assert "its platform" in signature.batching.why
     servable = LoadedVersion(SERVABLE)
     (signature,) = report_of(servable).signatures
     assert not signature.batching.enabled

@@ -103,8 +103,7 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
                 if not batching.enabled:
                     rows.append((*start, *["-"] * 8, f"unbatched: {batching.why}"))
                 elif not batching.queues and not batching.HasField("bypass"):
-                    notes = ["no request yet", *filter(None, [batching.why])]
-                    rows.append((*start, *["-"] * 8, "; ".join(notes)))
+                    rows.append((*start, *["-"] * 8, batching.why or "no request yet"))
                 for queue in batching.queues:
                     parameters = batching.parameters
                     most = (

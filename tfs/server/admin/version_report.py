@@ -167,7 +167,6 @@ def _fill_measured(report: pb.VersionReport, servable: LoadedVersion) -> None:
 def _fill_batching(report: pb.VersionReport, servable: Servable) -> None:
     """Adds which signatures are batched, and how."""
     target = _batched(servable)
-    by_parts = isinstance(servable, LoadedVersion) and servable.is_joined_by_parts
     staged = _staged_status(servable)
     for signature in report.signatures:
         batching = signature.batching
@@ -181,11 +180,14 @@ def _fill_batching(report: pb.VersionReport, servable: Servable) -> None:
             continue
         if target is None:
             batching.enabled = False
-            batching.why = (
-                "parts of it join its requests, so they are not joined before it"
-                if by_parts
-                else "not asked for: --enable_batching"
-            )
+            if not isinstance(servable, LoadedVersion):
+                batching.why = "its platform takes requests one by one"
+            elif servable.is_joined_by_parts:
+                batching.why = (
+                    "parts of it join its requests, so they are not joined before it"
+                )
+            else:
+                batching.why = "not asked for: --enable_batching"
             continue
         why = target.unbatched.get(signature.name, "")
         batching.enabled = not why
