@@ -285,7 +285,9 @@ def test_a_server_that_dies_in_a_probe_is_no_answer_and_two_that_do_are(
         assert (code, num_dead()) == (0, 1), printed
         write(base_path, "kills", 3)
         code, printed = run_command("hosted", "add-version", "m", "3")
-        assert (code, num_dead()) == (1, 3), printed
+        assert code == 1, printed
+        for each in servers:  # the system closes a port before its process has ended
+            each.process.wait(PATIENCE_S)
         assert "ended while they tried it" in printed
 
 
