@@ -25,7 +25,7 @@ from tfs.hosted.fleet_state import (
     check_generation,
 )
 from tfs.hosted.identities import Identities
-from tfs.hosted.probes import UNPROBED, Probed, Probes, version_of
+from tfs.hosted.probes import UNPROBED, Probed, Probes, is_probed, version_of
 from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -130,10 +130,11 @@ class Controller:
         """Returns a request's edit, and why no server can load the version it brings."""
         now = self._state.read()
         edit = self._read(request, now, owner)
-        brings = isinstance(request, pb.AddModelRequest | pb.AddVersionRequest)
-        if self._probes is None or not brings:
+        if self._probes is None:
             return edit, ""
         try:
+            if not is_probed(request):  # ten thousand may be registered
+                return edit, ""
             model = edit.apply(now.fleet).models[request.model]
         except ServingError:
             return edit, ""  # it is refused whatever the version is like

@@ -14,12 +14,18 @@ from typing import Any, Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
-from tfs.hosted.fleet import HostedModel, ModelConfig, config_text, read_config
+from tfs.hosted.fleet import (
+    HostedModel,
+    ModelConfig,
+    config_text,
+    parse_model_config,
+    read_config,
+)
 from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.proto.tfs.v1 import controller_pb2
+from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +110,23 @@ class Probes:
         return UNPROBED
 
 
-def version_of(request: Any, model: HostedModel) -> int | None:
-    """Returns the version that a request brings; None if there is none to be probed.
+def is_probed(request: Any) -> bool:
+    """Tells whether what a request brings is probed: not what states its memory or is on demand.
 
-    A model that states its memory, or is loaded on demand, is added without a probe.
+    Raises:
+        InvalidArgument: The config in it cannot be read.
+
+    """
+    if not isinstance(request, controller_pb2.AddModelRequest):
+        return isinstance(request, controller_pb2.AddVersionRequest)
+    if request.hints.memory_bytes:
+        return False
+    residency = parse_model_config(request.config).residency
+    return residency != model_config_pb2.ON_DEMAND
+
+
+def version_of(request: Any, model: HostedModel) -> int | None:
+    """Returns the version that a request brings; None if there is none.
 
     Args:
         request: Adds a model or a version.
@@ -116,8 +135,6 @@ def version_of(request: Any, model: HostedModel) -> int | None:
     """
     if isinstance(request, controller_pb2.AddVersionRequest):
         return request.version
-    if model.is_on_demand or not model.is_estimate:
-        return None
     return max(versions_in(read_config(model).base_path) or (), default=None)
 
 
