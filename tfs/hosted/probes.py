@@ -111,7 +111,9 @@ class Probes:
 
 
 def is_probed(request: Any) -> bool:
-    """Tells whether what a request brings is probed: not what states its memory or is on demand.
+    """Tells whether a request brings something that is probed.
+
+    A model that states its memory, or is loaded on demand, is added without a probe.
 
     Raises:
         InvalidArgument: The config in it cannot be read.

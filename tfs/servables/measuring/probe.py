@@ -154,7 +154,6 @@ class _Probe:
         self._is_seeded = False
         self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
         self._row_s: dict[str, float] = {}  # seconds per row of the quickest call
-        self._full_batch_s: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
         # What its process has of its own, as the load left it.
         self._loaded = subject.pid, anonymous_bytes(subject.pid)
@@ -192,7 +191,7 @@ class _Probe:
             why_dependent=shown.why,
             why_padding=shown.why_padding,
             call_s_by_rows=self._times[name],
-            full_batch_s=self._full_batch_s.get(name),
+            full_batch_s=self._times[name].get(self._largest(name)),
             peak_bytes=self._peaks.get(name),
             max_rows=self._max_rows.get(name),
             was_answered=name in self._first,
@@ -244,7 +243,7 @@ class _Probe:
         if peak is not None:
             self._peaks[name] = peak
         # The slowest calls show how busy the host, or this server, was, and not the model.
-        self._full_batch_s[name] = self._times[name][rows] = statistics.median(times)
+        self._times[name][rows] = statistics.median(times)
         return True
 
     def _peak_bytes(self, pid: int) -> int | None:
