@@ -62,12 +62,11 @@ class World(Surroundings):
         retry: RetryOptions | None = None,
         releaser: Callable[[FakeClock], MemoryReleaser] | None = None,
         pre_load_hook: Callable[[ServableId], None] | None = None,
-        has_bus: bool = True,
     ) -> None:
         super().__init__(pools)
         self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
         self.table = VersionTable(
-            self.bus if has_bus else None,
+            self.bus,
             self.clock,
             retry or RetryOptions(max_num_retries=10, interval_s=0.0),
         )

@@ -23,7 +23,6 @@ from managers.versions.version_table import VersionTable
 from tests.managers.environment import POOLS, Environment, Pools
 from tests.threads import run_together
 from tfs.core.errors import (
-    Code,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -32,7 +31,6 @@ from tfs.core.errors import (
     Unavailable,
     Unknown,
 )
-from tfs.core.manager import acquire_as, available_as
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
@@ -54,45 +52,11 @@ def not_found(env: Environment, request: ServableRequest) -> bool:
 # -- §5.1, in upstream's order ---------------------------------------------------------
 
 
-def test_missing_name_is_not_found(env: Environment) -> None:
-    """A name that was never aspired is NOT_FOUND (ServableHandleNotFoundMissingLoaderName)."""
-    assert not_found(env, ServableRequest.latest("S1missing"))
-
-
-def test_missing_version_is_not_found(env: Environment) -> None:
-    """A version that is not loaded is NOT_FOUND (ServableHandleNotFoundMissingVersion)."""
-    assert not_found(env, ServableRequest.specific("S1", 100))
-
-
-def test_wrong_type_is_invalid_argument_and_pins_nothing(env: Environment) -> None:
-    """Asking for the wrong type says so and leaves no pin (ServableHandleInvalidArgument)."""
-    with pytest.raises(InvalidArgument, match="Servable type doesn't match"):
-        acquire_as(env.manager, ServableRequest.latest("S1"), float)
-    handle = acquire_as(env.manager, ServableRequest.latest("S1"), FakeServable)
-    assert handle.servable.value == 1
-    assert handle.num_pins == 1
-    handle.release()
-
-
-def test_latest_is_the_highest_available(env: Environment) -> None:
-    """Latest is the highest version that is loaded (ServableHandleLatest)."""
-    env.aspire("S1", 3)
-    env.settle()
-    assert env.latest("S1") == 3
-    assert env.available("S1") == (3,)
-
-
-def test_latest_version_may_be_zero(env: Environment) -> None:
-    """Version 0 is a version like any other (ServableHandleLatestVersionIsZero)."""
-    env.aspire("S3", 0)
-    env.settle()
-    with env.manager.acquire(ServableRequest.latest("S3")) as servable:
-        assert isinstance(servable, FakeServable)
-        assert (servable.id, servable.value) == (ServableId("S3", 0), 0)
-
-
 def test_aspired_error_is_replaced_by_a_good_payload(env: Environment) -> None:
-    """ReloadAspiredError: ours always reloads, upstream only with its flag."""
+    """ReloadAspiredError: ours always reloads, upstream only with its flag.
+
+    ErroneousAspiredVersion upstream: until then it is not found.
+    """
     env.aspire("S1", 0, 1, (2, Unknown("no such adapter")))
     env.settle()
     assert env.state("S1", 2) is END
@@ -105,13 +69,6 @@ def test_aspired_error_is_replaced_by_a_good_payload(env: Environment) -> None:
     assert env.state("S1", 2) is A
     assert env.error("S1", 2) is None
     assert env.latest("S1") == 2
-
-
-def test_specific_request_gets_that_version(env: Environment) -> None:
-    """A request by id gets exactly that version (ServableHandleSpecificVersion)."""
-    with env.manager.acquire(ServableRequest.specific("S2", 0)) as servable:
-        assert isinstance(servable, FakeServable)
-        assert servable.id == ServableId("S2", 0)
 
 
 def test_failed_versions_are_never_listed(env: Environment) -> None:
@@ -129,24 +86,6 @@ def test_failed_versions_are_never_listed(env: Environment) -> None:
     env.aspire("S1")
     env.settle()
     assert [i.slashed for i in env.manager.list_available_ids()] == ["S2/0", "S2/1"]
-
-
-def test_available_handles_skip_what_failed(env: Environment) -> None:
-    """Handles come for every available version and no failed one (GetAvailableServableHandles)."""
-    env.aspire("S1", 1, env.loader("S1", 7, errors=[Internal("x")] * 5))
-    env.settle()
-    handles = available_as(env.manager.serving_map.acquire_all(), FakeServable)
-    assert [i.slashed for i in handles] == ["S1/1", "S2/0", "S2/1"]
-    for handle in handles.values():
-        handle.release()
-
-
-def test_available_handles_of_another_type_are_none(env: Environment) -> None:
-    """GetAvailableServableHandlesWrongType: an empty answer, nothing pinned."""
-    assert available_as(env.manager.serving_map.acquire_all(), float) == {}
-    handle = env.manager.acquire(ServableRequest.latest("S1"))
-    assert handle.num_pins == 1
-    handle.release()
 
 
 def test_empty_aspiration_unloads_everything(env: Environment) -> None:
@@ -222,42 +161,6 @@ def test_custom_order_may_load_first() -> None:
     begun = [e for e in env.events()[before:] if e[1] in ("LOADING", "UNLOADING")]
     assert begun == [("S2/2", "LOADING"), ("S1/0", "UNLOADING")]
     assert env.close()
-
-
-def test_erroneous_version_is_never_found(env: Environment) -> None:
-    """An erroneous version can never be requested (ErroneousAspiredVersion)."""
-    env.aspire("S1", 0, 1, (3, Unknown("error")))
-    assert not_found(env, ServableRequest.specific("S1", 3))
-    env.settle()
-    assert not_found(env, ServableRequest.specific("S1", 3))
-
-
-def test_servable_is_destroyed_on_the_unload_thread(empty: Environment) -> None:
-    """DestructOnNonServingThread: never on the thread that released the last pin."""
-    loader = empty.loader("S3", 7)
-    empty.aspire("S3", loader)
-    empty.settle()
-    handle = empty.manager.acquire(ServableRequest.latest("S3"))
-    empty.aspire("S3")
-    empty.step()
-    assert loader.num_unloads == 0
-    releaser = threading.Thread(target=handle.release)
-    releaser.start()
-    releaser.join()
-    assert loader.num_unloads == 0 or loader.unload_thread is not releaser
-    empty.settle()
-    assert loader.num_unloads == 1
-    assert loader.unload_thread is not releaser
-
-
-def test_erroneous_version_publishes_its_error(env: Environment) -> None:
-    """EventBusErroneousVersion: START, then END, both with the error."""
-    env.aspire("S3", (9, Unknown("error")))
-    env.step()
-    assert env.events("S3") == [("S3/9", "START"), ("S3/9", "END")]
-    error = env.error("S3", 9)
-    assert error is not None
-    assert (error.code, error.message) == (Code.UNKNOWN, "error")
 
 
 def test_failed_load_publishes_its_error(env: Environment) -> None:
@@ -430,14 +333,6 @@ def test_policy_sees_all_versions_of_a_servable_together() -> None:
     assert env.close()
 
 
-def test_wrong_name_is_refused_before_it_reaches_the_manager() -> None:
-    """A version of another name cannot be aspired: the value itself refuses it."""
-    from tfs.core.servable_data import AspiredVersions, ServableData
-
-    with pytest.raises(ValueError, match="doesn't match name in servable version"):
-        AspiredVersions("S1", (ServableData(ServableId("S2", 1), 1),))
-
-
 def test_transition_policy_can_differ_by_name(env: Environment) -> None:
     """A policy set at run time holds for its servable only, and can be taken back."""
     env.manager.set_transition_policy("S1", resource_preserving)
@@ -597,18 +492,6 @@ def test_a_fault_found_while_loading_shows_once_the_version_serves(
     state = empty.monitor.state(ServableId("m", 1))
     assert state is not None
     assert (state.manager_state, state.error, state.is_faulty) == (A, fault, True)
-
-
-def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> None:
-    """What is found out later is published with the version's state."""
-    env.manager.annotate(ServableId("S1", 1), note="inline: 0.2 ms", resident_bytes=512)
-    state = env.monitor.state(ServableId("S1", 1))
-    assert state is not None
-    assert (state.manager_state, state.note, state.resident_bytes) == (
-        A,
-        "inline: 0.2 ms",
-        512,
-    )
 
 
 def test_closed_manager_ignores_sources(empty: Environment) -> None:

@@ -28,7 +28,7 @@ from tfs.core.errors import (
 )
 from tfs.core.event_bus import EventBus
 from tfs.core.loader import Loader
-from tfs.core.manager import acquire_as, available_as
+from tfs.core.manager import available_as
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
@@ -128,22 +128,6 @@ def test_request_without_version_asks_the_factory_which(world: World) -> None:
     assert world.value(ServableRequest.specific("a", 42)) == 42
     assert world.value(ServableRequest.specific("a", 7)) == 7
     assert world.factory.made == [ServableId("a", 42), ServableId("a", 7)]
-
-
-def test_unknown_servable_is_not_found(world: World) -> None:
-    """The factory's word is passed on."""
-    for request in (ServableRequest.latest(MISSING), ServableRequest.earliest(MISSING)):
-        with pytest.raises(NotFound, match="no servable missing"):
-            world.manager.acquire(request)
-
-
-def test_wrong_type_is_invalid_argument(world: World) -> None:
-    """A pin of the wrong type is not given out (ServableHandleWrongType)."""
-    with pytest.raises(InvalidArgument, match="type doesn't match"):
-        acquire_as(world.manager, ServableRequest.latest("a"), float)
-    handle = world.manager.serving_map.acquire("a")
-    assert handle.num_pins == 1
-    handle.release()
 
 
 def test_load_error_reaches_the_requester_and_is_not_kept(world: World) -> None:

@@ -52,7 +52,10 @@ def test_a_map_is_empty_while_nothing_can_be_requested() -> None:
 
 
 def test_acquire_version_and_earliest_pin_what_they_name() -> None:
-    """Specific and earliest requests pin exactly that version."""
+    """Specific and earliest requests pin exactly that version.
+
+    ServableHandleSpecificVersion, ServableHandleEarliest, ServableHandleLatest upstream.
+    """
     serving_map, handles = filled(2, 9, 5)
     assert serving_map.acquire_version("a", 5) is handles[5]
     assert serving_map.acquire_earliest("a") is handles[2]
@@ -72,7 +75,10 @@ def test_acquire_version_and_earliest_pin_what_they_name() -> None:
     ],
 )
 def test_absent_version_is_not_found(request_: ServableRequest, message: str) -> None:
-    """NOT_FOUND repeats the request in TensorFlow Serving's words."""
+    """NOT_FOUND repeats the request in TensorFlow Serving's words.
+
+    ServableHandleNotFoundMissingLoaderName, ServableHandleNotFoundMissingVersion upstream.
+    """
     serving_map, _ = filled(1)
     with pytest.raises(NotFound) as caught:
         serving_map.acquire_request(request_)

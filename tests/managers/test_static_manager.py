@@ -9,9 +9,7 @@ from tfs.core.errors import (
     AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
-    NotFound,
 )
-from tfs.core.manager import acquire_as
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 
@@ -21,33 +19,6 @@ def built(*ids: tuple[str, int]) -> StaticManager:
     for name, version in ids:
         builder.add(ServableId(name, version), f"{name}@{version}")
     return builder.build()
-
-
-def test_servables_are_stored_and_found() -> None:
-    """What was added can be requested (StoresServables, GetSpecificVersion)."""
-    manager = built(("a", 1), ("a", 2))
-    with manager.acquire(ServableRequest.specific("a", 1)) as servable:
-        assert servable == "a@1"
-    assert manager.list_available_ids() == [ServableId("a", 1), ServableId("a", 2)]
-
-
-def test_latest_is_the_highest_that_was_added() -> None:
-    """Whatever the order of adding (GetLatestVersion)."""
-    manager = built(("a", 2), ("a", 7), ("a", 3))
-    with manager.acquire(ServableRequest.latest("a")) as servable:
-        assert servable == "a@7"
-    handle = acquire_as(manager, ServableRequest.latest("a"), str)
-    assert handle.id.version == 7
-    handle.release()
-
-
-@pytest.mark.parametrize(
-    "request_", [ServableRequest.latest("b"), ServableRequest.specific("a", 2)]
-)
-def test_what_was_not_added_is_not_found(request_: ServableRequest) -> None:
-    """Names and versions (ServableNotFound, VersionNotFound)."""
-    with pytest.raises(NotFound):
-        built(("a", 1)).acquire(request_)
 
 
 def test_faults_of_adding_are_told() -> None:

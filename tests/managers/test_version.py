@@ -70,14 +70,6 @@ def loading(loader: FakeLoader, clock: FakeClock | None = None) -> Version:
     return version
 
 
-def test_new_harness_is_new_and_healthy() -> None:
-    """A version begins in NEW (loader_harness_test Init)."""
-    version = make()
-    assert (version.state, version.error) == (S.NEW, None)
-    assert version.is_dormant
-    assert not version.is_over
-
-
 @pytest.mark.parametrize("to", list(S))
 @pytest.mark.parametrize("source", list(S))
 def test_transition_follows_the_table_or_changes_nothing(
@@ -85,7 +77,7 @@ def test_transition_follows_the_table_or_changes_nothing(
 ) -> None:
     """Allowed moves move; every other raises INTERNAL and changes nothing.
 
-    The cases LoadRequested, LoadApproved, UnloadRequested and Quiesce upstream.
+    The cases Init, LoadRequested, LoadApproved, UnloadRequested and Quiesce upstream.
     """
     version = harness_in(source)
     if to in TRANSITIONS[source]:

@@ -12,7 +12,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.memory import MemoryReleaser
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
-from tests.managers.environment import POOLS, Pools
+from tests.managers.environment import POOLS
 from tests.managers.executor_world import S1_1, S3_1, THREADS, Outcome, World
 from tests.threads import run_together
 from tfs.core.errors import (
@@ -23,7 +23,6 @@ from tfs.core.errors import (
     Unavailable,
     Unknown,
 )
-from tfs.core.manager import available_as
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
@@ -56,77 +55,6 @@ def threaded() -> Iterator[World]:
 
 
 # -- requests --------------------------------------------------------------------------
-
-
-def test_what_is_not_there_is_not_found(world: World) -> None:
-    """A name or a version that is not there is not found.
-
-    ServableHandleNotFoundMissingLoaderName and ServableHandleNotFoundMissingVersion
-    upstream.
-    """
-    assert not world.is_found(ServableRequest.latest("S1missing"))
-    assert not world.is_found(ServableRequest.specific("S1", 100))
-
-
-def test_requests_choose_among_the_loaded(world: World) -> None:
-    """Earliest, latest, specific.
-
-    ServableHandleEarliest, ServableHandleLatest, ServableHandleSpecificVersion upstream.
-    """
-    for request, version in (
-        (ServableRequest.earliest("S1"), 1),
-        (ServableRequest.latest("S1"), 2),
-        (ServableRequest.specific("S1", 1), 1),
-    ):
-        with world.serving_map.acquire_request(request) as servable:
-            assert isinstance(servable, FakeServable)
-            assert servable.id.version == version
-    outcome = world.load(world.loader("S1", 9))
-    world.settle()
-    assert outcome.error is None
-    assert world.is_found(ServableRequest.specific("S1", 9))
-
-
-def test_latest_version_may_be_zero(world: World) -> None:
-    """Version 0 is a version like any other (ServableHandleLatestVersionIsZero)."""
-    world.load(world.loader("S3", 0))
-    world.settle()
-    with world.serving_map.acquire_request(ServableRequest.latest("S3")) as servable:
-        assert isinstance(servable, FakeServable)
-        assert servable.id.version == 0
-
-
-def test_older_version_answers_while_the_newest_unloads(threaded: World) -> None:
-    """Latest moves on at once (UpdateServingMapServableHandleLatest)."""
-    sequencer = Sequencer()
-    threaded.load(threaded.loader("S3", 1))
-    threaded.load(threaded.loader("S3", 2, on_unload=lambda: sequencer.reach("unload")))
-    threaded.settle()
-    outcome = threaded.begin_unload(ServableId("S3", 2))
-    sequencer.wait_reached("unload")
-    with threaded.serving_map.acquire_request(ServableRequest.latest("S3")) as servable:
-        assert isinstance(servable, FakeServable)
-        assert servable.id.version == 1
-    sequencer.open("unload")
-    assert outcome.error is None
-
-
-def test_listing_leaves_out_what_failed_and_what_was_unloaded(world: World) -> None:
-    """What cannot be requested is not listed, and not pinned with the others.
-
-    ListAvailableServableIds, GetAvailableServableHandles,
-    GetAvailableServableHandlesWrongType upstream.
-    """
-    world.load(world.loader("S3", 7, errors=[InvalidArgument("bad")]))
-    world.begin_unload(S1_1)
-    world.settle()
-    listed = [i.slashed for i in world.serving_map.list_ids()]
-    assert listed == ["S1/2", "S2/1", "S2/2"]
-    pinned = available_as(world.serving_map.acquire_all(), FakeServable)
-    assert [servable_id.slashed for servable_id in pinned] == listed
-    for handle in pinned.values():
-        handle.release()
-    assert available_as(world.serving_map.acquire_all(), float) == {}
 
 
 # -- managing --------------------------------------------------------------------------
@@ -263,25 +191,6 @@ def test_version_that_is_not_loaded_cannot_be_unloaded(world: World) -> None:
     assert "Servable not loaded" in str(outcome.error)
 
 
-def test_destruction_is_the_unload_threads(threaded: World) -> None:
-    """The thread that lets go last destroys nothing (DestructOnNonServingThread)."""
-    loader = threaded.loader("S3", 1)
-    threaded.load(loader)
-    threaded.settle()
-    handle = threaded.serving_map.acquire_request(ServableRequest.latest("S3"))
-    outcome = threaded.begin_unload(S3_1)
-    threaded.settle()
-    assert not outcome.is_over
-    assert threaded.harness_state(S3_1) is HarnessState.QUIESCING
-    handle.release()
-    threaded.settle()
-    assert outcome.error is None
-    assert loader.unload_thread is not None
-    assert loader.unload_thread.name.startswith("unload")
-    with pytest.raises(AttributeError):
-        _ = handle.servable
-
-
 def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
     """Handles held for long delay their own versions only, however many they are."""
     for index in range(4):
@@ -297,48 +206,6 @@ def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
     assert threaded.begin_unload(S3_1).error is None
     for handle in held:
         handle.release()
-
-
-def test_pin_released_behind_the_managers_back_is_found_later(world: World) -> None:
-    """A release looked up before the unload and called after it wakes nobody."""
-    handle = world.serving_map.acquire_request(
-        ServableRequest.specific(S1_1.name, S1_1.version)
-    )
-    release = handle.release
-    outcome = world.begin_unload(S1_1)
-    release()
-    next_s = world.settle()
-    if next_s is not None:
-        world.clock.advance(next_s - world.clock.now())
-        world.settle()
-    assert outcome.error is None
-
-
-def test_events_of_a_whole_life_are_in_order(world: World) -> None:
-    """START, LOADING, AVAILABLE, UNLOADING, END (EventBusServableLifecycle)."""
-    world.load(world.loader("S3", 1))
-    world.settle()
-    world.begin_unload(S3_1)
-    world.settle()
-    assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
-
-
-def test_error_of_a_load_is_published(world: World) -> None:
-    """The END of a failed load carries its error (EventBusErrorOnLoad)."""
-    outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("On load.")]))
-    assert str(outcome.error) == "INVALID_ARGUMENT: On load."
-    assert world.events(S3_1) == ["START", "LOADING", "END"]
-    state = world.monitor.state(S3_1)
-    assert state is not None
-    assert state.error is outcome.error
-
-
-@pytest.mark.parametrize("pools", POOLS, ids=str)
-def test_manager_works_without_a_bus(pools: Pools) -> None:
-    """Nothing but events is missing where there is no bus (NoEventBus)."""
-    world = World(pools, has_bus=False)
-    assert world.load(world.loader("S3", 1)).error is None
-    world.close()
 
 
 def stuck() -> None:
@@ -388,22 +255,6 @@ def test_one_of_concurrent_requests_succeeds(threaded: World, is_load: bool) -> 
     assert codes == [Code.OK, *[Code.FAILED_PRECONDITION] * 3]
 
 
-def test_load_is_retried_until_it_succeeds(world: World) -> None:
-    """A passing fault leaves no trace (RetryOnLoadErrorFinallySucceeds)."""
-    outcome = world.load(world.loader("S3", 1, errors=[Unavailable("x")] * 3))
-    world.settle()
-    assert outcome.error is None
-
-
-def test_load_that_keeps_failing_ends(world: World) -> None:
-    """The last error is the outcome (RetryOnLoadErrorFinallyFails)."""
-    loader = world.loader("S3", 1, errors=[Unavailable("x")] * 99)
-    outcome = world.load(loader)
-    world.settle()
-    assert outcome.code is Code.UNAVAILABLE
-    assert loader.num_loads == 11
-
-
 def test_cancelled_load_ends_with_its_error_and_never_again(threaded: World) -> None:
     """A load that was given up keeps its error and is not begun anew
     (RetryOnLoadErrorCancelledLoad, and LoadAfterCancelledLoad's refusal).
@@ -444,24 +295,6 @@ def test_load_cancelled_in_the_queue_never_begins(
     assert loader.num_loads == 0
     assert threaded.events(S3_1) == ["START", "END"]
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-def test_pause_before_a_retry_is_the_clocks(world: World) -> None:
-    """collect() says when it wants to be called and does nothing before."""
-    slow = World(POOLS[0], retry=RetryOptions(max_num_retries=2, interval_s=8.0))
-    loader = slow.loader("S3", 1, errors=[Unavailable("x")] * 2)
-    outcome = slow.load(loader)
-    assert slow.executor.collect() == slow.clock.now() + 8.0
-    slow.clock.advance(7.9)
-    slow.executor.collect()
-    assert loader.num_loads == 1
-    slow.clock.advance(0.1)
-    slow.executor.collect()
-    assert loader.num_loads == 2
-    assert slow.executor.collect() == slow.clock.now() + 16.0
-    slow.clock.advance(16.0)
-    slow.executor.collect()
-    assert outcome.error is None
 
 
 def test_hook_runs_before_the_load(world: World) -> None:

@@ -54,7 +54,10 @@ UnloadingManagerCheck = Callable[[MakeUnloadingManager], None]
 
 
 def what_is_listed_can_be_requested(make: MakeManager) -> None:
-    """Every listed version is given out, pinned; the list is in order."""
+    """Every listed version is given out, pinned; the list is in order.
+
+    StoresServables, GetSpecificVersion upstream.
+    """
     under_test = make()
     manager = under_test.manager
     ids = list(manager.list_available_ids())
@@ -71,7 +74,7 @@ def what_is_listed_can_be_requested(make: MakeManager) -> None:
 
 
 def a_request_without_a_version_is_answered_by_its_rule(make: MakeManager) -> None:
-    """The latest version is the highest, the earliest the lowest."""
+    """The latest version is the highest, the earliest the lowest (GetLatestVersion)."""
     under_test = make()
     for request, version in (
         (ServableRequest.latest(NAME), 2),
@@ -86,10 +89,17 @@ def a_request_without_a_version_is_answered_by_its_rule(make: MakeManager) -> No
 
 
 def an_unknown_name_is_not_found(make: MakeManager) -> None:
-    """NOT_FOUND, naming what was asked for; what serves is untouched."""
+    """NOT_FOUND, naming what was asked for; what serves is untouched.
+
+    ServableNotFound, VersionNotFound upstream.
+    """
     under_test = make()
     manager = under_test.manager
-    for request in (ServableRequest.latest("x"), ServableRequest.specific("x", 1)):
+    for request in (
+        ServableRequest.latest("x"),
+        ServableRequest.earliest("x"),
+        ServableRequest.specific("x", 1),
+    ):
         with pytest.raises(NotFound, match="x"):
             manager.acquire(request)
     assert len(manager.list_available_ids()) == 2
@@ -115,7 +125,10 @@ def pins_are_counted(make: MakeManager) -> None:
 
 
 def a_wrong_type_pins_nothing(make: MakeManager) -> None:
-    """Who asks for another kind of servable gets INVALID_ARGUMENT and owes nothing."""
+    """Who asks for another kind of servable gets INVALID_ARGUMENT and owes nothing.
+
+    ServableHandleInvalidArgument, ServableHandleWrongType upstream.
+    """
     under_test = make()
     with pytest.raises(InvalidArgument, match="type doesn't match"):
         acquire_as(under_test.manager, ServableRequest.latest(NAME), threading.Thread)
@@ -168,7 +181,10 @@ def a_pinned_version_lives_until_it_is_released(make: MakeUnloadingManager) -> N
 
 
 def a_releasing_thread_destroys_nothing(make: MakeUnloadingManager) -> None:
-    """The last release is made by a request: it must not free a model."""
+    """The last release is made by a request: it must not free a model.
+
+    DestructOnNonServingThread upstream.
+    """
     under_test = make()
     servable_id = ServableId(NAME, 1)
     handle = under_test.manager.acquire(
