@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.process_cpu import ProcessTreeCpu, parse_stat
+from tests.benchmarks.process_cpu import ProcessTreeCpu
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -52,14 +52,6 @@ class FakeProc:
 @pytest.fixture
 def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path)
-
-
-def test_a_name_with_blanks_and_brackets_is_parsed() -> None:
-    """Whatever a process calls itself, its numbers are found."""
-    tail = "S 5 " + "0 " * 9 + "11 12 13 14 " + "0 " * 4 + "99 0"
-    times = parse_stat(f"42 (x) y (z) {tail}")
-    assert (times.pid, times.parent_pid, times.start) == (42, 5, 99)
-    assert (times.own, times.waited) == (23, 27)
 
 
 HISTORIES: dict[str, list[tuple[Processes, int]]] = {
@@ -121,12 +113,6 @@ def test_every_tick_of_the_tree_counts_once(
     for processes, expected in history:
         proc.show(processes)
         assert round(cpu.read_s() * TICKS_PER_S) == expected
-
-
-def test_an_unknown_root_is_an_error(proc: FakeProc) -> None:
-    """Measuring nothing would look like a very fast server."""
-    with pytest.raises(ProcessLookupError, match="no process 10"):
-        ProcessTreeCpu(10, proc.path).read_s()
 
 
 BURNER = """

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import shutil
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 from tests.benchmarks import swap
 from tests.benchmarks.harness import Report
 from tests.benchmarks.open_loop import Exchange
-from tests.benchmarks.process_pss import read_tree_pss_mb
-from tests.benchmarks.slow_import import build_extension, slow_source
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 LOG = """\
@@ -76,32 +67,6 @@ def test_a_reply_is_right_for_its_image_and_the_version_it_names() -> None:
     assert nets.is_right(3, make_reply(nets, 7, 7, 3))
     assert not nets.is_right(3, make_reply(nets, 7, 8, 3))
     assert not nets.is_right(3, make_reply(nets, 7, 7, 4))
-
-
-def test_the_memory_of_a_tree_is_that_of_its_members() -> None:
-    """This process is among its own, and holds Python and torch."""
-    assert 50 < read_tree_pss_mb(os.getpid())[os.getpid()] < 16_000
-    assert read_tree_pss_mb(2**30) == {}
-
-
-def test_a_slow_module_has_its_lines_and_compiles() -> None:
-    """Five thousand lines by default; here fewer."""
-    text = slow_source(0.01, num_lines=50)
-    assert text.count("\n") == 50
-    compile(text, "slow", "exec")
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_the_extension_takes_its_time_to_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is a real one, imported by the ordinary machinery."""
-    build_extension(tmp_path / "tfs_slow_import.so", 0.05)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    started_s = time.perf_counter()
-    importlib.import_module("tfs_slow_import")
-    assert time.perf_counter() - started_s >= 0.05
-    sys.modules.pop("tfs_slow_import")
 
 
 def test_three_swaps_are_measured_from_end_to_end() -> None:

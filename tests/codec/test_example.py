@@ -19,7 +19,6 @@ from tfs.core.signature import FeatureKind, FeatureSpec, Method, Signature, Tens
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.example import example_pb2
 
-INTEGERS = (INT64, UINT8, dtypes.INT8, dtypes.INT32, dtypes.UINT64)
 FLOATS = (FLOAT32, dtypes.FLOAT64, dtypes.FLOAT16, BFLOAT16)
 
 

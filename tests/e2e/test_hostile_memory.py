@@ -45,13 +45,11 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.patience import PATIENCE_S
 
 _BUDGET_BYTES: Final = 96 << 20
-_SLOW_BYTES_PER_S: Final = 3 << 20
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _RAN: Final = re.compile(r"event=slow_round_stack .* ran_s=([\d.]+)")
 # The promise is 0.1 s. Where others share the cores' caches, all takes several times as
 # long.
 _LONGEST_ROUND_S: Final = 0.4
-_SMALL_S: Final = 3.0  # a small call takes milliseconds, and behind others ten seconds
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
 _REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})

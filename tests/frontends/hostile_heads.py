@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from typing import Final
 
@@ -173,18 +172,3 @@ def conversations(seed: int, path: str, num_calls: int) -> Iterator[bytes]:
             block = _block(rng, encoder, _headers(rng, path))
             sent += _frames(rng, 2 * index + 1, block)
         yield sent + frames.ping(b"are you?")
-
-
-def converse(client: socket.socket, sent: bytes) -> None:
-    """Sends, and reads until the PING is answered or the connection ends."""
-    answer = frames.ping(b"are you?", ack=True)
-    try:
-        client.sendall(sent)
-        received = b""
-        while answer not in received:
-            data = client.recv(1 << 16)
-            if not data:
-                return
-            received = received[-len(answer) :] + data
-    except ConnectionError:
-        return

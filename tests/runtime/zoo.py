@@ -470,35 +470,6 @@ class TellsHandlers(torch.nn.Module):
         raise ValueError(f"root handlers: {logging.getLogger().handlers}")
 
 
-class Heavy(torch.nn.Module):
-    """A large parameter, used twice, a large buffer and a large plain tensor."""
-
-    table: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(64, 1024))
-        self.tied = self.weight
-        self.register_buffer("table", torch.rand(32, 1024))
-        self.halves = list(torch.rand(32, 1024).chunk(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed = (x @ self.weight[:2]) @ self.tied[:2].T
-        return mixed + self.table.mean() + self.halves[0].mean() + self.halves[1].sum()
-
-    def write_buffer(self, x: torch.Tensor) -> torch.Tensor:
-        self.table.add_(1)
-        return self.forward(x)
-
-    def write_plain(self, x: torch.Tensor) -> torch.Tensor:
-        self.halves[1].add_(1)
-        return self.forward(x)
-
-    def write_parameter(self, x: torch.Tensor) -> torch.Tensor:
-        self.tied.add_(1)
-        return self.forward(x)
-
-
 class Large(torch.nn.Module):
     """One parameter of so many bytes, of which a call reads little."""
 

@@ -55,11 +55,6 @@ class Star(nn.Module):
         return xs[0]
 
 
-class OnlyByPlace(nn.Module):
-    def forward(self, x: torch.Tensor, /) -> torch.Tensor:
-        return x
-
-
 class Encoder(nn.Module):
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> object:
         kept = tokens * mask

@@ -13,7 +13,6 @@ from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
-from tfs.frontends.http2.hpack_decoder import encode_literal
 from tfs.frontends.http2.state import ConnectionLimits
 from tfs.frontends.http2.stream import Stream
 
@@ -61,9 +60,6 @@ BLOCK = literal_block(grpc_headers())
 """The header block of a plain request."""
 
 
-LITERALS = b"".join(
-    encode_literal(name.encode(), value.encode()) for name, value in GRPC_HEADERS
-)
 """The same as grpcio gets it, however it was compressed."""
 
 
