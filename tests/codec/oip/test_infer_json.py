@@ -10,7 +10,8 @@ import pytest
 
 from tests.codec.samples import DATA
 from tfs.codec.oip.datatype import DATATYPES, raw_contents
-from tfs.codec.oip.infer_json import InferBody, write_json_reply
+from tfs.codec.oip.infer_json import JsonReplies, parse_infer
+from tfs.codec.oip.infer_view import InferRequestView
 from tfs.core.dtype import BFLOAT16, COMPLEX64, FLOAT32, INT64, STRING
 from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.tensor_view import TensorView
@@ -18,9 +19,11 @@ from tfs.core.tensor_view import TensorView
 FLOATS = TensorView(FLOAT32, (2, 2), struct.pack("<4f", 1, 2, 3, 4))
 
 
-def read(document: dict[str, Any], binary: bytes = b"") -> InferBody:
+def read(
+    document: dict[str, Any], binary: bytes = b""
+) -> tuple[InferRequestView, JsonReplies]:
     text = json.dumps(document).encode()
-    return InferBody.parse(text + binary, len(text))
+    return parse_infer(text + binary, len(text))
 
 
 def floats(**fields: Any) -> dict[str, Any]:
@@ -30,9 +33,9 @@ def floats(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1.0, 2.0], [3, 4]]])
 def test_data_may_be_flat_or_nested(data: Any) -> None:
     """Both are the same tensor."""
-    body = read({"id": "7", "inputs": [floats(data=data)]})
+    body, replies = read({"id": "7", "inputs": [floats(data=data)]})
     assert body.inputs == {"x": FLOATS}
-    assert body.answer.request_id == "7"
+    assert replies.request_id == "7"
 
 
 @pytest.mark.parametrize("dtype", DATATYPES)
@@ -46,15 +49,15 @@ def test_each_datatype_travels_behind_the_json(dtype: Any) -> None:
         floats(data=[1, 2, 3, 4]),
         {"name": "b", "datatype": DATATYPES[dtype], "shape": [3, 2], **binary},
     ]
-    body = read({"inputs": inputs, "outputs": [{"name": "a"}]}, raw + raw)
+    body, _ = read({"inputs": inputs, "outputs": [{"name": "a"}]}, raw + raw)
     assert body.inputs["a"] == view
     assert body.inputs["b"] == TensorView(dtype, (3, 2), view.data)
-    assert list(body.answer.outputs) == ["a"]
+    assert list(body.output_filter) == ["a"]
 
 
 def test_values_are_read_by_their_datatype() -> None:
     """64-bit integers keep every digit, strings are text or base64, BF16 are numbers."""
-    body = read(
+    body, _ = read(
         {
             "inputs": [
                 {"name": "i", "datatype": "INT64", "shape": [1], "data": [2**63 - 1]},
@@ -82,8 +85,8 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
         "b": TensorView(STRING, (1,), (b"text",)),
         "c": TensorView(INT64, (2,), struct.pack("<2q", 1, 2)),
     }
-    body = read({"id": "7", "inputs": []})
-    plain = write_json_reply("m", 3, outputs, body.answer)
+    _, replies = read({"id": "7", "inputs": []})
+    plain = replies.write(("m", 3, ""), outputs)
     assert isinstance(plain, bytes)
     assert json.loads(plain) == {
         "model_name": "m",
@@ -95,7 +98,7 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
             {"name": "c", "datatype": "INT64", "shape": [2], "data": [1, 2]},
         ],
     }
-    body = read(
+    _, replies = read(
         {
             "inputs": [],
             "parameters": {"binary_data_output": True},
@@ -106,7 +109,7 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
             ],
         }
     )
-    head, *parts = write_json_reply("m", 3, outputs, body.answer)
+    head, *parts = replies.write(("m", 3, ""), outputs)
     found = {each["name"]: each for each in json.loads(bytes(head))["outputs"]}
     assert found["a"]["parameters"] == {"binary_data_size": 16}
     assert found["b"]["parameters"] == {"binary_data_size": 8}
@@ -118,7 +121,7 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
     ("document", "binary", "words"),
     [
         ({"inputs": {}}, b"", "inputs must be a list"),
-        ({"inputs": [3]}, b"", "every input must be an object with a name"),
+        ({"inputs": [3]}, b"", "every one of inputs must be an object"),
         ({"id": 7}, b"", "id must be a string"),
         ({"inputs": [floats()]}, b"", "x: it has neither data"),
         ({"inputs": [floats(data=3)]}, b"", "list of elements"),
@@ -164,4 +167,4 @@ def test_outputs_that_the_protocol_has_no_name_for_are_not_written() -> None:
     """The caller is told by which RPC they travel."""
     view = TensorView(COMPLEX64, (1,), bytes(8))
     with pytest.raises(Unimplemented, match="ask by Predict"):
-        write_json_reply("m", 3, {"y": view}, read({"inputs": []}).answer)
+        JsonReplies().write(("m", 3, ""), {"y": view})

@@ -14,10 +14,8 @@ from tfs.codec.oip.infer_messages import (
     CONTENTS,
     KNOWN,
     READER,
+    InferReplies,
     parse,
-    write_raw,
-    write_raw_replies,
-    write_typed,
 )
 from tfs.core.dtype import FLOAT16, FLOAT32, FLOAT64, STRING, DType
 from tfs.core.errors import (
@@ -89,10 +87,10 @@ def test_each_datatype_is_read_raw_and_typed(view: TensorView, is_raw: bool) -> 
 @pytest.mark.parametrize("is_raw", [True, False])
 def test_each_datatype_is_written_raw_and_typed(view: TensorView, is_raw: bool) -> None:
     """What is written reads back as what it was."""
-    write = write_raw if is_raw else write_typed
     if not is_raw and view.dtype in FLOAT_TYPES:
         view = TensorView(view.dtype, (1, 2), bytes(2 * view.dtype.item_bytes))
-    reply = write("m", 3, {"y": view}, b"an id")
+    replies = InferReplies(b"an id", is_raw)
+    reply = replies.write(("m", 3, ""), {"y": view})
     message = reply if isinstance(reply, bytes) else b"".join(reply)
     response = pb.ModelInferResponse.FromString(message)
     assert (response.model_name, response.model_version) == ("m", "3")
@@ -112,11 +110,10 @@ def test_replies_of_a_batch_are_those_of_their_rows() -> None:
     floats = TensorView(FLOAT32, (4, 2), struct.pack("<8f", *range(8)))
     halves = TensorView(FLOAT16, (4,), struct.pack("<4H", *range(4)))
     for outputs in ({"y": floats}, {"y": floats, "z": halves}):
-        replies = write_raw_replies("m", 3, outputs, 2, 2)
+        replies = InferReplies().write_all(("m", 3, ""), outputs, 2, 2)
         assert replies == [
-            write_raw(
-                "m",
-                3,
+            InferReplies().write(
+                ("m", 3, ""),
                 {name: view.rows(start, start + 2) for name, view in outputs.items()},
             )
             for start in (0, 2)

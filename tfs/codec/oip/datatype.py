@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Final
 
@@ -93,28 +94,22 @@ def _split(
     shape: tuple[int, ...], num_elements: int, data: Buffer, budget: FillBudget
 ) -> tuple[bytes, ...]:
     """Reads strings, each behind its length of four bytes."""
-    if num_elements * _LENGTH.size > len(data):
-        raise _misfit(shape)
-    check_strings(num_elements, len(data), budget)
-    content = bytes(data)
-    strings = []
-    index = 0
-    for _ in range(num_elements):
-        start = index + _LENGTH.size
-        if start > len(content):
-            raise _misfit(shape)
-        index = start + _LENGTH.unpack_from(content, start - _LENGTH.size)[0]
-        strings.append(content[start:index])
-    if index != len(content):
-        raise _misfit(shape)
+    strings: list[bytes] = []
+    stop = 0
+    if num_elements * _LENGTH.size <= len(data):
+        check_strings(num_elements, len(data), budget)
+        content = bytes(data)
+        with contextlib.suppress(struct.error):  # there is no length any more
+            for _ in range(num_elements):
+                start = stop + _LENGTH.size
+                stop = start + _LENGTH.unpack_from(content, stop)[0]
+                strings.append(content[start:stop])
+    if len(strings) != num_elements or stop != len(data):
+        raise InvalidArgument(
+            f"the raw contents are not the strings of BYTES {list(shape)}, each behind "
+            "its length in four bytes, the lowest first"
+        )
     return tuple(strings)
-
-
-def _misfit(shape: tuple[int, ...]) -> InvalidArgument:
-    return InvalidArgument(
-        f"the raw contents are not the strings of BYTES {list(shape)}, each behind its "
-        "length in four bytes, the lowest first"
-    )
 
 
 def raw_contents(view: TensorView) -> bytes | memoryview:

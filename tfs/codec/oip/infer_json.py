@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, FillBudget
 from tfs.codec.json.document import Value, parse_object, wrong_form
@@ -24,111 +24,82 @@ from tfs.codec.oip.datatype import (
     read_raw,
 )
 from tfs.codec.oip.infer_view import (
-    BINARY,
     BINARY_SIZE,
-    InferSettings,
-    check_parameters,
+    InferRequestView,
+    read_inputs,
+    read_outputs,
     read_settings,
 )
-from tfs.codec.predict_response import Reply
+from tfs.codec.predict_response import Answerer, Reply
 from tfs.codec.tensor import check_empty, count_elements
 from tfs.core.dtype import STRING, DType
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable import Tensors
 from tfs.core.tensor_view import Buffer, TensorView
 
+T = TypeVar("T", str, list[Any], dict[str, Any])
 
-@dataclass(frozen=True, slots=True)
-class WantedAnswer:
-    """What a request says of its answer. Immutable.
-
-    Attributes:
-        outputs: The wanted outputs, and whether each is to be binary, if it says so;
-            empty for all.
-        request_id: The caller's name for the request; empty for none.
-        binary_output: Whether outputs that do not say otherwise are binary.
-
-    """
-
-    outputs: Mapping[str, bool | None]
-    request_id: str
-    binary_output: bool
-
-    def is_binary(self, output: str) -> bool:
-        """Whether an output is wanted as it is, behind the JSON of the answer."""
-        wanted = self.outputs.get(output)
-        return self.binary_output if wanted is None else wanted
+_KINDS: Final = {dict: "an object", list: "a list", str: "a string"}
 
 
-@dataclass(frozen=True, slots=True)
-class InferBody:
-    """A request to /infer, whose inputs are read. Its tensors may borrow the body. Immutable.
+def parse_infer(body: Buffer, json_bytes: int) -> tuple[InferRequestView, JsonReplies]:
+    """Returns a request, whose tensors may borrow the body, and what writes its answer.
 
-    Attributes:
-        inputs: Tensors by name, in the order sent.
-        settings: What its parameters ask for.
-        answer: What it says of its answer.
-        num_binary_bytes: How many bytes stand behind its JSON.
+    Args:
+        body: JSON, and what is behind it.
+        json_bytes: How much of it is JSON.
+
+    Raises:
+        ServingError: It is no such request.
 
     """
-
-    inputs: dict[str, TensorView]
-    settings: InferSettings
-    answer: WantedAnswer
-    num_binary_bytes: int
-
-    @classmethod
-    def parse(cls, body: Buffer, json_bytes: int) -> InferBody:
-        """Parses a body of which the first ``json_bytes`` are JSON.
-
-        Raises:
-            InvalidArgument: It is no such request.
-
-        """
-        whole = memoryview(body)
-        text = bytes(whole[:json_bytes])
-        document = parse_object(text)
-        settings = read_settings(_object(document, "parameters").items())
-        request_id = document.get("id", "")
-        if not isinstance(request_id, str):
-            raise InvalidArgument("id must be a string")
-        reader = _InputReader(whole[json_bytes:], content_of(text))
-        inputs: dict[str, TensorView] = {}
-        for each in _list(document, "inputs"):
-            name = _name(each, "input")
-            if name in inputs:
-                raise InvalidArgument(f"input {name!r} comes twice")
-            try:
-                inputs[name] = reader.read(name, each)
-            except ServingError as error:
-                raise type(error)(
-                    f"tensor parsing error: {name}: {error.message}"
-                ) from error
-        reader.check_end()
-        outputs: dict[str, bool | None] = {}
-        for each in _list(document, "outputs"):
-            name = _name(each, "output")
-            if name in outputs:
-                raise InvalidArgument(f"output {name!r} comes twice")
-            parameters = _object(each, "parameters")
-            check_parameters("output", name, parameters, BINARY)
-            wanted = parameters.get(BINARY)
-            if wanted is not None and not isinstance(wanted, bool):
-                raise InvalidArgument(f"output {name!r}: {BINARY} must be a boolean")
-            outputs[name] = wanted
-        answer = WantedAnswer(outputs, request_id, settings.binary_output)
-        return cls(inputs, settings, answer, len(whole) - json_bytes)
+    whole = memoryview(body)
+    text = bytes(whole[:json_bytes])
+    document = parse_object(text)
+    settings = read_settings(_field(document, "parameters", {}).items())
+    request_id = _field(document, "id", "")
+    reader = _InputReader(whole[json_bytes:], content_of(text))
+    inputs = read_inputs(_named(document, "inputs"), reader.read)
+    reader.check_end()
+    outputs = read_outputs([each[:2] for each in _named(document, "outputs")])
+    return (
+        InferRequestView(None, inputs, tuple(outputs), settings=settings),
+        JsonReplies(request_id, outputs, settings.binary_output),
+    )
 
 
+def _field(document: dict[str, Value], key: str, absent: T) -> T:
+    value: T = document.get(key, absent)
+    if type(value) is not type(absent):
+        raise InvalidArgument(f"{key} must be {_KINDS[type(absent)]}")
+    return value
+
+
+def _named(
+    document: dict[str, Value], key: str
+) -> list[tuple[str, dict[str, Value], dict[str, Value]]]:
+    """Returns name, parameters and the whole of each input, or output."""
+    named = []
+    for each in _field(document, key, []):
+        name = each.get("name") if type(each) is dict else None
+        if not isinstance(name, str):
+            raise InvalidArgument(f"every one of {key} must be an object with a name")
+        named.append((name, _field(each, "parameters", {}), each))
+    return named
+
+
+@dataclass(slots=True)
 class _InputReader:
     """Reads the inputs of one body, in order."""
 
-    def __init__(self, binary: memoryview, content: Content) -> None:
-        self._binary = binary
-        self._content = content
-        self._index = 0
-        self._budget = FillBudget(DEFAULT_OPTIONS.max_tensor_bytes)
+    binary: memoryview
+    content: Content
+    index: int = 0
+    budget: FillBudget = field(
+        default_factory=lambda: FillBudget(DEFAULT_OPTIONS.max_tensor_bytes)
+    )
 
-    def read(self, name: str, document: dict[str, Value]) -> TensorView:
+    def read(self, document: dict[str, Value]) -> TensorView:
         datatype, sizes = document.get("datatype"), document.get("shape")
         if not isinstance(datatype, str):
             raise InvalidArgument("it has no datatype")
@@ -137,9 +108,7 @@ class _InputReader:
         ):
             raise InvalidArgument("its shape must be a list of sizes, each 0 or more")
         dtype, shape = dtype_of(datatype), tuple(sizes)
-        parameters = _object(document, "parameters")
-        check_parameters("input", name, parameters, BINARY_SIZE)
-        num_bytes = parameters.get(BINARY_SIZE)
+        num_bytes = _field(document, "parameters", {}).get(BINARY_SIZE)
         if num_bytes is None:
             if "data" not in document:
                 raise InvalidArgument(f"it has neither data nor {BINARY_SIZE}")
@@ -148,13 +117,13 @@ class _InputReader:
             raise InvalidArgument(f"it has both data and {BINARY_SIZE}")
         if type(num_bytes) is not int or num_bytes < 0:
             raise InvalidArgument(f"{BINARY_SIZE} must be an integer, 0 or more")
-        start, self._index = self._index, self._index + num_bytes
-        if self._index > len(self._binary):
+        start, self.index = self.index, self.index + num_bytes
+        if self.index > len(self.binary):
             raise InvalidArgument(
-                f"{BINARY_SIZE} is {num_bytes}, and {len(self._binary) - start} bytes "
+                f"{BINARY_SIZE} is {num_bytes}, and {len(self.binary) - start} bytes "
                 "are left behind the JSON"
             )
-        return read_raw(dtype, shape, self._binary[start : self._index], self._budget)
+        return read_raw(dtype, shape, self.binary[start : self.index], self.budget)
 
     def _of_values(
         self, values: Value, dtype: DType, shape: tuple[int, ...]
@@ -163,8 +132,8 @@ class _InputReader:
         if type(values) is not list:
             raise wrong_form(values, "is not the list of elements that data must be")
         if not count_elements(shape):
-            check_empty(dtype, shape, self._budget)
-        view = read_tensor(values, dtype, self._content)
+            check_empty(dtype, shape, self.budget)
+        view = read_tensor(values, dtype, self.content)
         flat = TensorView(dtype, shape, view.data)
         if view.shape != shape and (
             len(view.shape) != 1 or view.num_elements != flat.num_elements
@@ -177,116 +146,103 @@ class _InputReader:
         return flat
 
     def check_end(self) -> None:
-        if self._index != len(self._binary):
+        if self.index != len(self.binary):
             raise InvalidArgument(
-                f"{len(self._binary) - self._index} bytes more than the inputs have "
+                f"{len(self.binary) - self.index} bytes more than the inputs have "
                 f"follow the JSON; {BINARY_SIZE} says how many are an input's"
             )
 
 
-def _object(document: dict[str, Value], key: str) -> dict[str, Value]:
-    value = document.get(key, {})
-    if type(value) is not dict:
-        raise InvalidArgument(f"{key} must be an object")
-    return value
+@dataclass(frozen=True, slots=True)
+class JsonReplies:
+    """Writes answers of /infer: JSON, or a tuple of it and the raw contents behind it.
 
+    Immutable.
 
-def _list(document: dict[str, Value], key: str) -> list[Value]:
-    value = document.get(key, [])
-    if type(value) is not list:
-        raise InvalidArgument(f"{key} must be a list")
-    return value
-
-
-def _name(document: Value, what: str) -> str:
-    name = document.get("name") if type(document) is dict else None
-    if not isinstance(name, str):
-        raise InvalidArgument(f"every {what} must be an object with a name")
-    return name
-
-
-def write_json_reply(
-    model: str, version: int, outputs: Mapping[str, TensorView], wanted: WantedAnswer
-) -> Reply:
-    """Returns the answer: JSON, or a tuple of it and the raw contents behind it.
-
-    Raises:
-        Unimplemented: The protocol has no datatype for an output.
+    Attributes:
+        request_id: The caller's name for the request; empty for none.
+        wanted: By the name of an output whether it is to be binary, if it says so.
+        binary_output: Whether the others are.
 
     """
-    documents: list[dict[str, Any]] = []
-    document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
-    if wanted.request_id:
-        document["id"] = wanted.request_id
-    document["outputs"] = documents
-    parts: list[bytes | memoryview] = []
-    for name, view in outputs.items():
-        output: dict[str, Any] = {
-            "name": name,
-            "datatype": datatype_of(name, view.dtype),
-            "shape": list(view.shape),
-        }
-        if wanted.is_binary(name):
-            parts.append(raw_contents(view))
-            output["parameters"] = {BINARY_SIZE: len(parts[-1])}
-        elif view.dtype is STRING:
-            output["data"] = [each.decode("utf-8", "replace") for each in view.strings]
-        else:
-            output["data"] = array_of(view).reshape(-1)
-        documents.append(output)
-    head = dump(document)
-    return (head, *parts) if parts else head
 
+    request_id: str = ""
+    wanted: Mapping[str, bool | None] = field(default_factory=dict)
+    binary_output: bool = False
 
-def write_binary_replies(
-    model: str,
-    version: int,
-    outputs: Mapping[str, TensorView],
-    num_rows: int,
-    num_replies: int,
-) -> Sequence[Reply] | None:
-    """Returns the answers to requests that were computed together, all outputs binary.
+    def is_binary(self, output: str) -> bool:
+        """Whether an output is wanted as it is, behind the JSON."""
+        wanted = self.wanted.get(output)
+        return self.binary_output if wanted is None else wanted
 
-    None if that takes more than copying elements: for strings.
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply:
+        """Returns the answer, as :meth:`write`."""
+        return self.write(answerer, outputs)
 
-    Args:
-        model: The model that answered.
-        version: Its version.
-        outputs: Tensors with at least ``num_rows * num_replies`` rows.
-        num_rows: Rows of each request.
-        num_replies: How many requests.
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
+        """Returns the answer.
 
-    """
-    views = outputs.values()
-    if any(view.dtype is STRING or not view.shape for view in views):
-        return None
-    head = _binary_head(
-        model,
-        version,
-        tuple(
-            [
-                (name, view.dtype, (num_rows, *view.shape[1:]))
-                for name, view in outputs.items()
-            ]
-        ),
-    )
-    columns = [
-        TensorView(view.dtype, view.shape, raw_contents(view)).parts(
-            num_rows, num_replies
-        )
-        for view in views
-    ]
-    return [(head, *parts) for parts in zip(*columns, strict=True)]
+        Raises:
+            Unimplemented: The protocol has no datatype for an output.
+
+        """
+        model, version, _ = answerer
+        documents: list[dict[str, Any]] = []
+        document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
+        if self.request_id:
+            document["id"] = self.request_id
+        document["outputs"] = documents
+        parts: list[bytes | memoryview] = []
+        for name, view in outputs.items():
+            output: dict[str, Any] = {
+                "name": name,
+                "datatype": datatype_of(name, view.dtype),
+                "shape": list(view.shape),
+            }
+            if self.is_binary(name):
+                parts.append(raw_contents(view))
+                output["parameters"] = {BINARY_SIZE: len(parts[-1])}
+            elif view.dtype is STRING:
+                output["data"] = [
+                    each.decode("utf-8", "replace") for each in view.strings
+                ]
+            else:
+                output["data"] = array_of(view).reshape(-1)
+            documents.append(output)
+        head = dump(document)
+        return (head, *parts) if parts else head
+
+    def write_all(
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
+    ) -> Sequence[Reply] | None:
+        """Returns the answers to requests that were computed together, all outputs binary.
+
+        None for strings, which take more than copying elements.
+        """
+        views = outputs.values()
+        if any(view.dtype is STRING or not view.shape for view in views):
+            return None
+        shapes = [
+            (name, view.dtype, (num_rows, *view.shape[1:]))
+            for name, view in outputs.items()
+        ]
+        head = _binary_head(answerer, tuple(shapes))
+        columns = [
+            TensorView(view.dtype, view.shape, raw_contents(view)).parts(
+                num_rows, num_replies
+            )
+            for view in views
+        ]
+        return [(head, *parts) for parts in zip(*columns, strict=True)]
 
 
 @lru_cache(1024)
 def _binary_head(
-    model: str, version: int, outputs: tuple[tuple[str, DType, tuple[int, ...]], ...]
+    answerer: Answerer, outputs: tuple[tuple[str, DType, tuple[int, ...]], ...]
 ) -> bytes:
     """Returns the JSON of an answer whose outputs are all binary."""
     views = {
         name: TensorView(dtype, shape, bytes(dtype.item_bytes * math.prod(shape)))
         for name, dtype, shape in outputs
     }
-    reply = write_json_reply(model, version, views, WantedAnswer({}, "", True))
-    return bytes(reply[0])
+    return bytes(JsonReplies(binary_output=True).write(answerer, views)[0])

@@ -8,7 +8,8 @@ them depends on names, dtypes and shapes alone, which recur.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,19 +18,24 @@ from tfs.codec.decode_options import FillBudget, MessageForm, parse_weighed
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import datatype_of, dtype_of, raw_contents, read_raw
 from tfs.codec.oip.infer_view import (
-    BINARY,
-    BINARY_SIZE,
     InferRequestView,
-    check_parameters,
+    read_inputs,
+    read_outputs,
     read_settings,
     read_version,
 )
-from tfs.codec.predict_response import Reply, cut_replies
+from tfs.codec.predict_response import Answerer, Reply, cut_replies
 from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
-from tfs.codec.tensor import QUICK_VALUES, check_empty, check_strings, count_elements
+from tfs.codec.tensor import (
+    check_empty,
+    check_strings,
+    count_elements,
+    is_quickly_written,
+)
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BOOL, STRING, DType
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable import Tensors
 from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
@@ -83,24 +89,16 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
         raise InvalidArgument(
             f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs"
         )
-    inputs: dict[str, TensorView] = {}
-    for index, proto in enumerate(request.inputs):
-        name = proto.name
-        if name in inputs:
-            raise InvalidArgument(f"input {name!r} comes twice")
-        try:
-            inputs[name] = _view_of(proto, raw[index] if raw else None, budget)
-        except ServingError as error:
-            raise type(error)(
-                f"tensor parsing error: {name}: {error.message}"
-            ) from error
-    wanted = tuple([output.name for output in request.outputs])
-    seen: set[str] = set()
-    for output in request.outputs:
-        check_parameters("output", output.name, output.parameters, BINARY)
-        if output.name in seen:
-            raise InvalidArgument(f"output {output.name!r} comes twice")
-        seen.add(output.name)
+    inputs = read_inputs(
+        [
+            (proto.name, proto.parameters, (proto, raw[index] if raw else None))
+            for index, proto in enumerate(request.inputs)
+        ],
+        lambda input_: _view_of(*input_, budget),
+    )
+    outputs = read_outputs(
+        [(each.name, dict(_parameters(each.parameters))) for each in request.outputs]
+    )
     spec = ModelSpec(
         request.model_name,
         read_version(request.model_version),
@@ -110,7 +108,7 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
     return InferRequestView(
         spec,
         inputs,
-        wanted,
+        tuple(outputs),
         request.id.encode(),
         settings,
         is_raw=bool(raw),
@@ -128,7 +126,6 @@ def _parameters(parameters: Mapping[str, Any]) -> list[tuple[str, object]]:
 def _view_of(
     proto: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, budget: FillBudget
 ) -> TensorView:
-    check_parameters("input", proto.name, proto.parameters, BINARY_SIZE)
     dtype, shape = dtype_of(proto.datatype), tuple(proto.shape)
     if raw is not None:
         if proto.HasField("contents"):
@@ -197,123 +194,102 @@ KNOWN: Final = RequestTemplates[InferRequestView](_find_gaps)
 READER: Final = RequestReader(KNOWN, parse)
 
 
-_Key = tuple[tuple[str, DType, tuple[int, ...]], ...]
-
 _RAW_TAG: Final = wire.tag(6, wire.DELIMITED)
-_QUICK_BYTES: Final = 1 << 18  # of strings
 
 
-def write_raw(
-    model: str, version: int, outputs: Mapping[str, TensorView], request_id: bytes = b""
-) -> Reply:
-    """Returns a reply with raw contents, in parts if it is large. Thread-safe.
+@dataclass(frozen=True, slots=True)
+class InferReplies:
+    """Writes ``ModelInferResponse``. Immutable.
 
-    Raises:
-        Unimplemented: The protocol has no datatype for an output.
-
-    """
-    key = tuple([(name, view.dtype, view.shape) for name, view in outputs.items()])
-    head = _head(model, version, key)
-    if request_id:
-        head = wire.delimited(3, request_id) + head  # fields have no order
-    parts: list[bytes | memoryview] = [head]
-    is_large = False
-    for view in outputs.values():
-        contents = raw_contents(view)
-        parts += (_RAW_TAG + wire.varint(len(contents)), contents)
-        is_large = is_large or len(contents) >= LARGE_BYTES
-    return tuple(parts) if is_large else b"".join(parts)
-
-
-def write_raw_replies(
-    model: str,
-    version: int,
-    outputs: Mapping[str, TensorView],
-    num_rows: int,
-    num_replies: int,
-) -> list[bytes] | None:
-    """Returns the replies to plain requests that were computed together. Thread-safe.
-
-    None if that takes more than copying elements: for strings and large replies.
-
-    Args:
-        model: The model that answered.
-        version: Its version.
-        outputs: Tensors with at least ``num_rows * num_replies`` rows.
-        num_rows: Rows of each reply.
-        num_replies: How many replies.
+    Attributes:
+        request_id: What the answer repeats; only requests without one come together.
+        is_raw: Whether contents are raw, as those of the request. They are in any case
+            if an output's datatype has no typed field.
 
     """
-    key = tuple(
-        [
-            (name, view.dtype, (num_rows, *view.shape[1:]))
-            for name, view in outputs.items()
-        ]
-    )
-    head = _head(model, version, key)
-    fields: list[tuple[bytes, Buffer, int]] = []
-    for view in outputs.values():
-        data = view.data
-        if isinstance(data, tuple):
-            return None
-        size = len(data) // view.shape[0] * num_rows
-        if not size or size >= LARGE_BYTES:
-            return None
-        fields.append((_RAW_TAG + wire.varint(size), data, size))
-    return cut_replies(head, fields, b"", num_replies)
 
+    request_id: bytes = b""
+    is_raw: bool = True
 
-def write_typed(
-    model: str, version: int, outputs: Mapping[str, TensorView], request_id: bytes = b""
-) -> Reply:
-    """Returns a reply with typed contents; raw ones if a datatype has no typed field.
+    def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply | None:
+        """Returns the reply; None for many strings, or typed values, of 0.1 us each."""
+        for view in outputs.values():
+            if (view.dtype is STRING or not self.is_raw) and not is_quickly_written(
+                view.data, view.dtype.item_bytes
+            ):
+                return None
+        return self.write(answerer, outputs)
 
-    Takes 0.1 us for each element. Thread-safe.
+    def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
+        """Returns the reply, in parts if it is large. Thread-safe.
 
-    Raises:
-        Unimplemented: The protocol has no datatype for an output.
+        Raises:
+            Unimplemented: The protocol has no datatype for an output.
 
-    """
-    if any(view.dtype not in CONTENTS for view in outputs.values()):
-        return write_raw(model, version, outputs, request_id)
-    response = pb.ModelInferResponse(
-        model_name=model, model_version=str(version), id=request_id.decode()
-    )
-    for name, view in outputs.items():
-        proto = response.outputs.add(
-            name=name, datatype=datatype_of(name, view.dtype), shape=view.shape
+        """
+        if not self.is_raw and all(v.dtype in CONTENTS for v in outputs.values()):
+            return self._typed(answerer, outputs)
+        key = tuple([(name, view.dtype, view.shape) for name, view in outputs.items()])
+        head = _head(answerer, key)
+        if self.request_id:
+            head = wire.delimited(3, self.request_id) + head  # fields have no order
+        parts: list[bytes | memoryview] = [head]
+        is_large = False
+        for view in outputs.values():
+            contents = raw_contents(view)
+            parts += (_RAW_TAG + wire.varint(len(contents)), contents)
+            is_large = is_large or len(contents) >= LARGE_BYTES
+        return tuple(parts) if is_large else b"".join(parts)
+
+    def write_all(
+        self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
+    ) -> list[bytes] | None:
+        """Returns the replies to plain requests that were computed together.
+
+        None for strings and large replies, which take more than copying elements.
+        """
+        fields: list[tuple[bytes, Buffer, int]] = []
+        key: list[tuple[str, DType, tuple[int, ...]]] = []
+        for name, view in outputs.items():
+            data = view.data
+            if isinstance(data, tuple):
+                return None
+            size = len(data) // view.shape[0] * num_rows
+            if not size or size >= LARGE_BYTES:
+                return None
+            fields.append((_RAW_TAG + wire.varint(size), data, size))
+            key.append((name, view.dtype, (num_rows, *view.shape[1:])))
+        return cut_replies(_head(answerer, tuple(key)), fields, b"", num_replies)
+
+    def _typed(self, answerer: Answerer, outputs: Tensors) -> bytes:
+        response = pb.ModelInferResponse(
+            model_name=answerer[0],
+            model_version=str(answerer[1]),
+            id=self.request_id.decode(),
         )
-        field, code = CONTENTS[view.dtype]
-        values: Sequence[object] = (
-            view.strings if view.dtype is STRING else _numbers(view, code)
-        )
-        getattr(proto.contents, field).extend(values)
-    return response.SerializeToString()
-
-
-def _numbers(view: TensorView, code: str) -> Sequence[object]:
-    # Little-endian as this machine's, which is x86-64 or ARM.
-    return memoryview(view.buffer).cast(code)  # type: ignore[call-overload, no-any-return]
-
-
-def is_quickly_written(outputs: Mapping[str, TensorView], *, is_raw: bool) -> bool:
-    """Tells whether a reply is written quickly enough for the serving loop."""
-    for view in outputs.values():
-        if view.dtype is STRING:
-            strings = view.strings
-            if len(strings) > QUICK_VALUES or sum(map(len, strings)) > _QUICK_BYTES:
-                return False
-        elif not is_raw and view.num_elements > QUICK_VALUES:
-            return False
-    return True
+        for name, view in outputs.items():
+            proto = response.outputs.add(
+                name=name, datatype=datatype_of(name, view.dtype), shape=view.shape
+            )
+            field, code = CONTENTS[view.dtype]
+            # Little-endian as this machine's, which is x86-64 or ARM.
+            values: Any = (
+                view.strings
+                if view.dtype is STRING
+                else memoryview(view.buffer).cast(code)  # type: ignore[call-overload]
+            )
+            getattr(proto.contents, field).extend(values)
+        return response.SerializeToString()
 
 
 @lru_cache(2048)
-def _head(model: str, version: int, key: _Key) -> bytes:
+def _head(
+    answerer: Answerer, key: tuple[tuple[str, DType, tuple[int, ...]], ...]
+) -> bytes:
     """Returns everything before the raw contents."""
     parts = [
-        wire.delimited(1, model.encode()),
-        wire.delimited(2, str(version).encode()),
+        wire.delimited(1, answerer[0].encode()),
+        wire.delimited(2, str(answerer[1]).encode()),
     ]
     for name, dtype, shape in key:
         tensor = wire.delimited(1, name.encode()) + wire.delimited(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
 from tfs.core.tensor_view import TensorView
+
+T = TypeVar("T")
 
 _MAX_VERSION: Final = (1 << 63) - 1
 _US_PER_S: Final = 1e6
@@ -20,6 +22,15 @@ SIGNATURE: Final = "signature_name"
 BINARY_OUTPUT: Final = "binary_data_output"
 BINARY: Final = "binary_data"
 BINARY_SIZE: Final = "binary_data_size"
+
+_NOT_OFFERED: Final = {
+    "sequence_": "this server keeps no sequences",
+    "shared_memory_": "this server uses no shared memory of clients; tensors travel in "
+    "messages",
+    "classification": "classification is not offered; a model with labels answers "
+    "Classify",
+}
+"""What parameters of Triton's extensions begin with, and what is said of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +78,9 @@ def read_settings(parameters: Iterable[tuple[str, object]]) -> InferSettings:
         raise InvalidArgument(f"parameter {BINARY_OUTPUT} must be a boolean")
     priority = _number(PRIORITY, values.pop(PRIORITY, 0))
     timeout_us = _number(TIMEOUT, values.pop(TIMEOUT, 0))
-    for name in values:
-        if name.startswith("sequence_"):
-            raise Unimplemented(f"parameter {name}: this server keeps no sequences")
-        raise InvalidArgument(
-            f"parameter {name[:64]!r} means nothing here; requests may have {PRIORITY}, "
-            f"{TIMEOUT} (microseconds), {SIGNATURE} and {BINARY_OUTPUT}"
-        )
+    _check_names(
+        "requests", values, f"{PRIORITY}, {TIMEOUT} (us), {SIGNATURE}, {BINARY_OUTPUT}"
+    )
     return InferSettings(
         signature_name,
         priority > _NORMAL,
@@ -88,25 +95,67 @@ def _number(name: str, value: object) -> int:
     return value
 
 
-def check_parameters(
-    kind: str, name: str, parameters: Iterable[str], known: str
-) -> None:
-    """Refuses parameters of an input or an output, but the one that is known."""
-    for each in parameters:
-        if each.startswith("shared_memory_"):
-            raise Unimplemented(
-                f"{kind} {name!r}: this server uses no shared memory of clients; tensors "
-                "travel in messages"
-            )
-        if each == "classification" and known == BINARY:
-            raise Unimplemented(
-                f"{kind} {name!r}: classification is not offered; a model with labels "
-                "answers Classify"
-            )
-        if each != known:
-            raise InvalidArgument(
-                f"{kind} {name!r}: parameter {each[:64]!r} means nothing here"
-            )
+def _check_names(whose: str, names: Iterable[str], known: str) -> None:
+    """Refuses parameters of these names."""
+    for name in names:
+        for beginning, why in _NOT_OFFERED.items():
+            if name.startswith(beginning):
+                raise Unimplemented(f"{whose}: parameter {name[:64]!r}: {why}")
+        raise InvalidArgument(
+            f"{whose}: parameter {name[:64]!r} means nothing here; known: {known}"
+        )
+
+
+def read_inputs(
+    inputs: Iterable[tuple[str, Iterable[str], T]], read: Callable[[T], TensorView]
+) -> dict[str, TensorView]:
+    """Returns tensors by name, in the order sent.
+
+    Args:
+        inputs: The name of each, the names of its parameters, and what is read.
+        read: Reads it.
+
+    Raises:
+        ServingError: What ``read`` raises, with the input's name; or it comes twice, or
+            has a parameter that means nothing here.
+
+    """
+    views: dict[str, TensorView] = {}
+    for name, parameters, each in inputs:
+        if name in views:
+            raise InvalidArgument(f"input {name!r} comes twice")
+        _check_names(f"input {name!r}", set(parameters) - {BINARY_SIZE}, BINARY_SIZE)
+        try:
+            views[name] = read(each)
+        except ServingError as error:
+            raise type(error)(
+                f"tensor parsing error: {name}: {error.message}"
+            ) from error
+    return views
+
+
+def read_outputs(
+    outputs: Iterable[tuple[str, Mapping[str, object]]],
+) -> dict[str, bool | None]:
+    """Returns by name whether each wanted output is to be binary, if it says so.
+
+    Args:
+        outputs: The name of each, and its parameters.
+
+    Raises:
+        ServingError: One comes twice, or has a parameter that means nothing here.
+
+    """
+    wanted: dict[str, bool | None] = {}
+    for name, parameters in outputs:
+        if name in wanted:
+            raise InvalidArgument(f"output {name!r} comes twice")
+        _check_names(f"output {name!r}", parameters.keys() - {BINARY}, BINARY)
+        is_binary = parameters.get(BINARY)
+        if is_binary is not None and not isinstance(is_binary, bool):
+            raise InvalidArgument(f"output {name!r}: {BINARY} must be a boolean")
+        wanted[name] = is_binary
+    return wanted
 
 
 def read_version(text: str) -> int | None:
@@ -148,7 +197,7 @@ class InferRequestView:
     settings: InferSettings = NO_SETTINGS
     is_raw: bool = True
     filled_bytes: int = 0
-    client_id: ClassVar[bytes | None] = None
+    client_id: ClassVar[bytes | None] = None  # as in requests of Predict
 
     @property
     def is_plain(self) -> bool:

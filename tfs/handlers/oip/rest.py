@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from tfs.codec.json.document import parse_object
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.oip.infer_json import InferBody
+from tfs.codec.oip.infer_json import parse_infer
 from tfs.codec.oip.infer_view import read_version
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import (
@@ -24,7 +24,7 @@ from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.message_limits import QUESTION_BYTES, JsonRoom
-from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
+from tfs.handlers.oip.infer import JSON_BYTES, set_call
 from tfs.handlers.oip.service import INFER as INFER_PATH
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import RequestBursts, may_come_together
@@ -80,11 +80,8 @@ class OipRestHandler:
         json_bytes = len(body)
         length = call.headers.get(JSON_BYTES.lower())
         if length is not None:
-            if (
-                not length.isdecimal()
-                or not len(length) < 12
-                or int(length) > json_bytes
-            ):
+            is_number = length.isdecimal() and len(length) < 12
+            if not is_number or int(length) > json_bytes:
                 raise InvalidArgument(
                     f"{JSON_BYTES} is {length[:64]!r}, and the body has {json_bytes} bytes"
                 )
@@ -92,39 +89,31 @@ class OipRestHandler:
         if not self._room.take(call, json_bytes):
             return
         spec = ModelSpec(names["name"], read_version(names.get("version", "")))
-        request = InferBody.parse(body, json_bytes)
+        request, replies = parse_infer(body, json_bytes)
         settings = request.settings
         if settings.signature_name:
             spec = replace(spec, signature_name=settings.signature_name)
         call.length_header = JSON_BYTES
-
-        def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[str, ...]]:
-            if len(body) > json_bytes:
-                self._learn(call, spec, request, signature)
-            return request.inputs, tuple(request.answer.outputs)
-
-        self._infer.start(
-            set_call(call, settings, self._now),
-            spec,
-            read,
-            JsonReplies(request.answer),
+        # Whether requests like this one differ in their elements alone.
+        sizes = [view.size_bytes for view in request.inputs.values()]
+        recurs = (
+            sum(sizes) == len(body) - json_bytes
+            and all(sizes)
+            and not replies.request_id
+            and not settings.changes_call
         )
 
-    def _learn(
-        self, call: HttpCall, spec: ModelSpec, request: InferBody, signature: Signature
-    ) -> None:
-        """Has requests like this one taken together, if they differ in elements alone."""
-        answer, sizes = request.answer, [v.size_bytes for v in request.inputs.values()]
-        if (
-            request.num_binary_bytes == sum(sizes)  # there is nothing in JSON
-            and all(sizes)
-            and tuple(answer.outputs) in ((), tuple(signature.outputs))
-            and all(map(answer.is_binary, signature.outputs))
-            and not answer.request_id
-            and not request.settings.changes_call
-            and may_come_together(call, signature, request.inputs)
-        ):
-            self._bursts.learn_end(call, spec, request.inputs, JsonReplies(answer))
+        def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[str, ...]]:
+            if (
+                recurs
+                and request.output_filter in ((), tuple(signature.outputs))
+                and all(map(replies.is_binary, signature.outputs))
+                and may_come_together(call, signature, request.inputs)
+            ):
+                self._bursts.learn_end(call, spec, request.inputs, replies)
+            return request.inputs, request.output_filter
+
+        self._infer.start(set_call(call, settings, self._now), spec, read, replies)
 
     def _ask(self, call: HttpCall, method: str, names: Mapping[str, str]) -> None:
         request = getattr(pb, f"{method}Request")(**_fields(call, method, names))
