@@ -19,26 +19,6 @@ from tfs.frontends.listener import Listener
 from tfs.testing.fake_clock import FakeClock
 
 
-def test_a_stale_unix_socket_is_replaced(tmp_path: Path) -> None:
-    """A server that died leaves its path behind."""
-    path = str(tmp_path / "stale.sock")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(path)
-    listener = Listener(ListenerOptions("x", f"unix:{path}"))
-    listener.close()
-    assert not (tmp_path / "stale.sock").exists()
-
-
-def test_a_unix_socket_in_use_is_refused(tmp_path: Path) -> None:
-    """Two servers do not share a path, and the first keeps it."""
-    options = ListenerOptions("x", f"unix:{tmp_path / 'used.sock'}")
-    listener = Listener(options)
-    with pytest.raises(Unavailable, match=r"used\.sock"):
-        Listener(options)
-    assert (tmp_path / "used.sock").exists()
-    listener.close()
-
-
 def test_a_file_in_the_way_is_not_removed(tmp_path: Path) -> None:
     """Only sockets nobody listens on are."""
     path = tmp_path / "file"

@@ -12,7 +12,7 @@ import h2.exceptions
 import h2.settings
 import pytest
 
-from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
+from tests.frontends.express.wire import Wire, grpc_headers, prefixed
 from tfs.core.errors import InvalidArgument
 from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.request_head import HttpRefusal
@@ -149,28 +149,6 @@ def test_streams_interleave_without_mixing() -> None:
             assert client.bodies[stream_id] == body
 
 
-def test_a_window_closed_and_reopened_by_settings_is_respected() -> None:
-    """h2 raises if we send one byte too many."""
-    client = H2Client(echo=False)
-    client.acknowledges = False
-    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
-    client.exchange()
-    stream_id = client.request()
-    client.wire.connection.sender.send_reply(
-        client.wire.recorder.opened[stream_id], b"y" * 200_000
-    )
-    client.exchange()
-    assert stream_id not in client.bodies
-    for window in (10, 5, 70_000, 0, 300_000):
-        client.h2.update_settings(
-            {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
-        )
-        client.exchange()
-    client.h2.increment_flow_control_window(1_000_000)
-    client.exchange()
-    assert client.bodies[stream_id] == prefixed(b"y" * 200_000)
-
-
 @pytest.mark.parametrize("table_sizes", [[0], [100], [4096, 0, 4096, 10], [8192, 0]])
 @pytest.mark.parametrize("size", [4, 20_000, 100_000])
 def test_a_smaller_header_table_is_acknowledged_in_the_next_block(
@@ -228,26 +206,3 @@ def test_window_updates_of_one_byte_do_not_buy_a_frame_each_forever() -> None:
             break
     assert client.goaway == ErrorCode.ENHANCE_YOUR_CALM
     assert len(client.bodies[stream_id]) < 2500
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        grpc_headers(("Upper-Case", "x")),
-        [*grpc_headers(), (":path", PATH)],
-        [("te", "trailers"), *grpc_headers()],
-        grpc_headers(("connection", "keep-alive")),
-    ],
-)
-def test_headers_no_client_should_send_reset_their_stream(
-    headers: list[tuple[str, str]],
-) -> None:
-    """h2 sends them when its own checks are off; others are served on."""
-    client = H2Client()
-    client.h2.config.validate_outbound_headers = False
-    client.h2.config.normalize_outbound_headers = False
-    client.h2.send_headers(1, headers)
-    client.exchange()
-    assert client.resets[1] == ErrorCode.PROTOCOL_ERROR
-    stream_id = client.request()
-    assert client.trailers[stream_id]["grpc-status"] == "0"

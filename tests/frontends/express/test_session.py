@@ -129,17 +129,6 @@ def test_an_old_connection_is_drained_then_closed(tmp_path: Path) -> None:
         assert rig.held[0].cancel.error is not None
 
 
-def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:
-    """GOAWAY with the code, then the socket closes."""
-    client = rig.connect()
-    client.send(frames.window_update(0, 0))
-    rig.step()
-    client.read()
-    assert client.goaway is ErrorCode.PROTOCOL_ERROR
-    assert client.is_closed
-    assert rig.transport.clients.counters.faults == 1
-
-
 def test_who_still_sends_when_it_is_cut_off_reads_why() -> None:
     """Over TCP the kernel resets what is closed too early, and forgets the GOAWAY."""
     loop = ServingLoop(FakeClock(), name="cut off")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.frontends.express.rig import (
-    FAIL,
     HOLD,
     STREAM,
     Rig,
@@ -24,11 +23,10 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.core.errors import Code, NotFound, Unavailable
+from tfs.core.errors import Code, Unavailable
 from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
-from tfs.frontends.http2.response import HTTP_1_ANSWER
 from tfs.frontends.http2.state import ConnectionLimits
 
 
@@ -49,32 +47,6 @@ def test_all_requests_of_a_round_are_handled_before_anything_is_written(
     client.send(b"".join(hold(stream_id) for stream_id in range(1, 40, 2)))
     rig.step()
     assert len(rig.held) == 20
-
-
-def test_a_handler_that_raises_costs_one_call(rig: Rig) -> None:
-    """INTERNAL without details, counted, and the connection lives."""
-    client = rig.connect()
-    client.send(head(1, FAIL) + data_frame(1, prefixed(b"x")) + request(3))
-    rig.step()
-    answer = client.answer(1)
-    assert answer.status == str(int(Code.INTERNAL))
-    assert "meant to fail" not in str(answer.headers)
-    assert client.answer(3).messages == [b"ping"]
-    assert rig.transport.clients.counters.handler_failures == 1
-
-
-def test_the_first_finish_wins_and_the_others_are_counted(rig: Rig) -> None:
-    """A call ends by its first reply or failure, whatever comes later."""
-    client = rig.connect()
-    client.send(hold(1))
-    rig.step()
-    rig.held[0].reply(b"first")
-    rig.held[0].reply(b"second")
-    rig.held[0].fail(NotFound("third"))
-    rig.step()
-    assert client.answer(1).messages == [b"first"]
-    assert client.answer(1).status == "0"
-    assert rig.transport.clients.counters.late_finishes == 2
 
 
 def test_a_finish_from_another_thread_is_sent_in_the_next_round(rig: Rig) -> None:
@@ -237,13 +209,3 @@ def test_what_is_not_grpc_gets_an_http_answer(rig: Rig) -> None:
     client.send(headers_frame(1, b"\x83\x86\x84", frames.END_HEADERS))  # POST /
     rig.step()
     assert dict(client.answer(1).headers)[":status"] == "415"
-
-
-def test_an_http_1_client_reads_nothing_but_an_http_1_answer(rig: Rig) -> None:
-    """SETTINGS sent before it spoke would make its library report HTTP/0.9."""
-    client = rig.connect(hello=b"")
-    client.send(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
-    rig.step(2)
-    assert client.socket.recv(1000) == HTTP_1_ANSWER
-    client.read()
-    assert client.is_closed

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import CLIENT_NAME, Certificates
-from tests.frontends.express.rig import HOLD, RawClient, Rig, head, running
+from tests.certificates import Certificates
+from tests.frontends.express.rig import RawClient, Rig, head, running
 from tests.frontends.express.wire import (
     HELLO,
     OPEN_WINDOWS,
-    data_frame,
     prefixed,
     request,
 )
@@ -132,16 +131,6 @@ def test_large_answers_are_sent_as_the_client_reads(
             break
         rig.settle()
     assert client.answer(1).messages == [message]
-
-
-def test_mutual_tls_tells_who_calls(tmp_path: Path, made: Certificates) -> None:
-    """The names in the verified certificate are the peer's identity."""
-    with running(tmp_path, tls=made.tls(mutual=True)) as rig:
-        client = secured(rig, trusting(made, tmp_path))
-        client.send(head(1, HOLD) + data_frame(1, prefixed(b"x")))
-        rig.settle()
-        assert CLIENT_NAME in rig.held[0].peer.identity
-        rig.held.clear()
 
 
 def test_who_ends_its_connection_is_gone(rig: Rig, made: Certificates) -> None:

@@ -125,13 +125,6 @@ def test_known_heads_equal_decoded_ones(seed: int) -> None:
         assert head.timeout_s == timeout
 
 
-def test_an_hpack_fault_closes_the_connection() -> None:
-    """The table is out of step from then on."""
-    wire = Wire()
-    wire.feed(headers_frame(1, b"\x80"))
-    assert wire.goaway() is ErrorCode.COMPRESSION_ERROR
-
-
 def test_each_block_in_pieces_may_have_as_many_as_the_first() -> None:
     """Neither bytes nor the number of pieces are left of the one before."""
     wire = Wire(echo=True)

@@ -133,9 +133,3 @@ def test_no_retry_hint_means_no_details() -> None:
     assert "grpc-status-details-bin" not in decode(
         response.error_block(Unavailable("no"), True)
     )
-
-
-def test_the_http_1_answer_is_whole() -> None:
-    """Its length says what its body is."""
-    head, body = response.HTTP_1_ANSWER.split(b"\r\n\r\n")
-    assert b"content-length: %d" % len(body) in head

@@ -1,13 +1,11 @@
-"""The transports compared by two more clients: grpcio's asyncio one, and h2.
+"""The transports compared by one more client, h2.
 
-The first makes whole bursts of calls on one connection; the second cuts its requests
-into frames as no gRPC library would, with PINGs in between. (Without padding: grpcio's
-core takes none on DATA, express takes it as HTTP/2 wants.)
+It cuts its requests into frames as no gRPC library would, with PINGs in between. (Without
+padding: grpcio's core takes none on DATA, express takes it as HTTP/2 wants.)
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import random
@@ -83,66 +81,6 @@ CALLS = st.one_of(
     ),
     st.builds(Asked, st.just("Nothing"), MESSAGES),
 )
-
-
-# -- grpcio.aio ------------------------------------------------------------------------
-
-
-async def _burst(address: str, calls: Sequence[Asked]) -> list[object]:
-    options = [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    async with grpc.aio.insecure_channel(address, options) as channel:
-
-        async def one(asked: Asked) -> object:
-            method = channel.unary_unary(SERVICE + asked.method, None, None)
-            try:
-                return await method(
-                    asked.message,
-                    timeout=PATIENCE_S,
-                    metadata=asked.metadata,
-                    compression=asked.compression,
-                )
-            except grpc.aio.AioRpcError as error:
-                is_ours = asked.method == "Fail"
-                trailers = tuple(error.trailing_metadata() or ())
-                return (
-                    error.code(),
-                    error.details() if is_ours else None,
-                    trailers if is_ours else (),
-                )
-
-        return list(await asyncio.gather(*map(one, calls)))
-
-
-def _compare_bursts(addresses: Mapping[str, str], calls: Sequence[Asked]) -> None:
-    theirs, ours = (
-        asyncio.run(_burst(addresses[name], calls)) for name in ("grpcio", "express")
-    )
-    for asked, reference, outcome in zip(calls, theirs, ours, strict=True):
-        assert outcome == reference, asked
-
-
-@given(calls=st.lists(CALLS, min_size=1, max_size=30))
-@settings(SHORT, max_examples=20)
-def test_no_asyncio_client_can_tell_the_transports_apart(
-    addresses: Mapping[str, str], calls: list[Asked]
-) -> None:
-    """Each call of a burst over one connection has the same outcome through both."""
-    _compare_bursts(addresses, calls)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(1800)
-@given(calls=st.lists(CALLS, min_size=1, max_size=100))
-@settings(LONG, max_examples=500)
-def test_no_asyncio_client_can_tell_the_transports_apart_for_minutes(
-    addresses: Mapping[str, str], calls: list[Asked]
-) -> None:
-    """The same, longer, and from another place each time."""
-    _compare_bursts(addresses, calls)
 
 
 # -- h2 --------------------------------------------------------------------------------
