@@ -51,7 +51,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
 from tfs.core.source import AspiredVersionsCallback
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class AspiredVersionsManager:
         return self._executor.serving_map
 
     def acquire(self, request: ServableRequest) -> Handle:
-        """Pins the requested version; see :class:`tfs.core.manager.Manager`."""
+        """Pins the requested version; see :class:`tfs.core.servable_handle.Manager`."""
         return self.serving_map.acquire_request(request)
 
     def list_available_ids(self) -> Sequence[ServableId]:

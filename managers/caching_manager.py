@@ -31,10 +31,10 @@ from tfs.core.errors import (
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loader import Loader
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import Choice, ServableRequest
 from tfs.core.servable_state import ServableState
+from tfs.core.source import ServableData
 
 
 class LoaderFactory(Protocol):

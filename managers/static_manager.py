@@ -29,7 +29,7 @@ class StaticManager:
         return self._serving_map
 
     def acquire(self, request: ServableRequest) -> Handle:
-        """Pins the requested version; see :class:`tfs.core.manager.Manager`."""
+        """Pins the requested version; see :class:`tfs.core.servable_handle.Manager`."""
         return self._serving_map.acquire_request(request)
 
     def list_available_ids(self) -> Sequence[ServableId]:

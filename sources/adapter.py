@@ -14,9 +14,13 @@ from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import ServingError, serving_error
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.source import AspiredVersionsCallback, Outlet
+from tfs.core.source import (
+    AspiredVersions,
+    AspiredVersionsCallback,
+    Outlet,
+    ServableData,
+)
 
 In = TypeVar("In")
 Out = TypeVar("Out")

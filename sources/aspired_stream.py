@@ -15,7 +15,7 @@ from sources.agenda import Look
 from sources.listing import Listing, Remembered, SeenVersion
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific, list_versions
-from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.source import AspiredVersions, ServableData
 
 log = logging.getLogger(__name__)
 

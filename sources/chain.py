@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from sources.servable_to_monitor import StoragePath
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import (
+    AspiredVersions,
     AspiredVersionsCallback,
     Outlet,
+    ServableData,
     Source,
     SourceAdapter,
     Target,

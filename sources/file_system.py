@@ -41,9 +41,8 @@ from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.loop.pacing import yield_to_loads
-from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
-from tfs.core.source import AspiredVersionsCallback, Outlet
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback, Outlet
 
 __all__ = ["FileSystemSource", "FileSystemSourceOptions", "OnModels"]
 

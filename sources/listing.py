@@ -31,8 +31,8 @@ from sources.version_policy import (
     name_versions,
 )
 from tfs.core.clock import Clock
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import BATCHING_PARAMETERS
 

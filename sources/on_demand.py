@@ -12,8 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sources.servable_to_monitor import StoragePath
-from tfs.core.servable_data import AspiredVersions
-from tfs.core.source import AspiredVersionsCallback, Outlet
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback, Outlet
 
 
 class OnDemandVersions:

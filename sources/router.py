@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.servable_data import AspiredVersions
-from tfs.core.source import AspiredVersionsCallback, Outlet
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback, Outlet
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ from managers.versions.version import LoaderData, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.errors import serving_error
 from tfs.core.loader import Loader
-from tfs.core.servable_data import ServableData
+from tfs.core.source import ServableData
 
 log = logging.getLogger(__name__)
 

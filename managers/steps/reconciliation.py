@@ -10,7 +10,7 @@ from typing import TypeAlias
 from managers.versions.harness_state import HarnessState
 from managers.versions.version import LoaderData, Version
 from tfs.core.loader import Loader
-from tfs.core.servable_data import AspiredVersions
+from tfs.core.source import AspiredVersions
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from managers.versions.version import Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock
 from tfs.core.errors import Quarantined
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 
 log = logging.getLogger(__name__)
 

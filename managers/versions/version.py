@@ -28,8 +28,8 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Cancelled, FailedPrecondition, Internal, ServingError
 from tfs.core.loader import Loader, Renewable
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.source import ServableData
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.system.own_descriptors import OWN
+from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, inside
-from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tfs.core.errors import InvalidArgument, NotFound
-from tfs.core.manager import acquire_as, available_as
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_handle import ServableHandle, acquire_as, available_as
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 

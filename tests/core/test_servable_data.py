@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfs.core.errors import NotFound
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersions, ServableData
 
 ID = ServableId("a", 1)
 

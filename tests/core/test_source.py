@@ -25,9 +25,15 @@ from tests.core.conformance import (
     check_name,
 )
 from tfs.core.errors import Unavailable
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.source import Outlet, Source, Target, connect
+from tfs.core.source import (
+    AspiredVersions,
+    Outlet,
+    ServableData,
+    Source,
+    Target,
+    connect,
+)
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 from tfs.testing.recording_target import RecordingTarget

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tfs.core import version_directory
 from tfs.core.dtype import DTYPES, FLOAT32
 from tfs.core.errors import (
     DataLoss,
@@ -22,6 +21,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import (
     MANIFEST,
     Manifest,
@@ -84,7 +84,7 @@ def test_a_version_appears_by_one_rename(tmp_path: Path) -> None:
     """There is a temporary directory and no version before the block ends."""
     with new_version(str(tmp_path), 3) as folder:
         assert Path(folder).parent == tmp_path
-        assert Path(folder).name.startswith(version_directory.TEMPORARY_PREFIX)
+        assert Path(folder).name.startswith(TEMPORARY_PREFIX)
         Path(folder, "model.pt").write_bytes(b"weights")
         commit(folder, "torch_package", SIGNATURES, {}, Producer())
         assert [p.name for p in tmp_path.iterdir()] == [Path(folder).name]

@@ -18,10 +18,10 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

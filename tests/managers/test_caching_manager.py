@@ -28,12 +28,11 @@ from tfs.core.errors import (
 )
 from tfs.core.event_bus import EventBus
 from tfs.core.loader import Loader
-from tfs.core.manager import available_as
-from tfs.core.servable_data import ServableData
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_handle import ServableHandle, available_as
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog
 from tfs.testing.sequencer import Sequencer

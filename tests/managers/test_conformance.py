@@ -1,4 +1,4 @@
-"""Every manager keeps what :class:`tfs.core.manager.Manager` promises."""
+"""Every manager keeps what :class:`tfs.core.servable_handle.Manager` promises."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from tests.core.conformance.manager import (
 )
 from tests.managers.environment import POOLS, Environment, Pools, executor
 from tfs.core.errors import NotFound
-from tfs.core.manager import Manager
-from tfs.core.servable_data import ServableData
+from tfs.core.servable_handle import Manager
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
-from tfs.core.source import Target
+from tfs.core.source import ServableData, Target
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

@@ -9,7 +9,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.transition_policy import Action, availability_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
 from tfs.testing.sequencer import Sequencer
 
 

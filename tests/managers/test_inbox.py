@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from managers.steps.inbox import Inbox
 from managers.steps.reconciliation import Aspired
-from tfs.core.servable_data import AspiredVersions
+from tfs.core.source import AspiredVersions
 
 
 def word(name: str, reason: str = "") -> Aspired:

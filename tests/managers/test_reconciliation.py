@@ -7,8 +7,8 @@ from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version
 from tfs.core.errors import Internal, InvalidArgument
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersions, ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

@@ -11,8 +11,8 @@ from managers.versions.retry import RetryOptions
 from managers.versions.version_table import VersionTable
 from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

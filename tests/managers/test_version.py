@@ -24,8 +24,8 @@ from tfs.core.errors import (
     InvalidArgument,
     Unavailable,
 )
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

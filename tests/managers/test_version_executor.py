@@ -23,10 +23,10 @@ from tfs.core.errors import (
     Unavailable,
     Unknown,
 )
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader, FakeServable
 from tfs.testing.sequencer import Sequencer

@@ -6,10 +6,10 @@ from managers.serving_map import ServingMap
 from managers.versions.harness_state import HarnessState
 from managers.versions.version_table import VersionTable
 from tfs.core.event_bus import EventBus
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.source import ServableData
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loader import FakeLoader
 

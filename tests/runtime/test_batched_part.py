@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.batching.gate import Gate
 from tests.runtime.part_callers import Callers, wait_for_waiting
-from tfs.core.batch.request_scope import request_scope
+from tfs.core.batch.batch_task import request_scope
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -15,8 +15,8 @@ from sources.adapter import (
 )
 from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable, Unknown
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersions, ServableData
 from tfs.testing.recording_target import RecordingTarget
 
 

@@ -10,8 +10,8 @@ from sources.aspired_stream import Versions, decide
 from sources.listing import Listing
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 
 SERVABLE = ServableToMonitor("m", "/m")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from sources.adapter import PrefixStoragePathAdapter, UnarySourceAdapter
 from sources.chain import SourceChain, StaticSource, static_storage_path_source
 from sources.servable_to_monitor import StoragePath
-from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
-from tfs.core.source import AspiredVersionsCallback
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback
 from tfs.testing.recording_target import RecordingTarget
 
 

@@ -16,8 +16,7 @@ from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Latest
 from tfs.core.clock import MonotonicClock
-from tfs.core.servable_data import AspiredVersions
-from tfs.core.source import connect
+from tfs.core.source import AspiredVersions, connect
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.testing.recording_target import RecordingTarget

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sources.adapter import LoaderSourceAdapter, MadeLoader
 from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersions, ServableData
 from tfs.testing.fake_loader import FakeLoader, FakeServable
 from tfs.testing.recording_target import RecordingTarget
 

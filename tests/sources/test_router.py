@@ -15,8 +15,7 @@ from sources.router import (
 )
 from tests.core.conformance import TARGET_CHECKS, TargetCheck, check_name
 from tfs.core.errors import InvalidArgument
-from tfs.core.servable_data import AspiredVersions
-from tfs.core.source import Target
+from tfs.core.source import AspiredVersions, Target
 from tfs.testing.recording_target import RecordingTarget
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from sources.chain import StaticSource, static_storage_path_source
 from sources.servable_to_monitor import StoragePath
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.source import connect
+from tfs.core.source import AspiredVersions, ServableData, connect
 from tfs.testing.recording_target import RecordingTarget
 
 

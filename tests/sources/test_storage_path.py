@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sources.servable_to_monitor import StoragePath
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import ServableData
 
 
 def test_data_over_paths_compares_by_value() -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import All, Latest, Specific, VersionPolicy, choose
-from tfs.core.servable_data import AspiredVersions
+from tfs.core.source import AspiredVersions
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from tfs.core.errors import ServingError
-from tfs.core.servable import CancelToken
-from tfs.core.trace import Trace
+from tfs.core.servable import CancelToken, Trace
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -334,7 +333,7 @@ class Tracer(Protocol):
 class Tracing:
     """What traces requests of this process; one for all, as its environment says.
 
-    A request that is sampled carries a :class:`~tfs.core.trace.Trace` on its cancel token,
+    A request that is sampled carries a :class:`~tfs.core.servable.Trace` on its cancel token,
     and its task carries the one under which it is computed. Without a tracer nothing is
     made, and nothing is looked at but :data:`TRACING`.
 

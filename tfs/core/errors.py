@@ -283,7 +283,7 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     wrapped: ServingError
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         # Imported here because it is rarely needed.
-        from tfs.core.system.thread_limit import thread_limits
+        from tfs.core.system.limits import thread_limits
 
         wrapped = Unavailable(f"{context}: no more threads: {thread_limits()}")
         wrapped.__cause__ = error

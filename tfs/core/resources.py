@@ -259,8 +259,3 @@ class Devices:
             return [resource]
         num = self._num_instances[resource.device]
         return [resource.bound_to(instance) for instance in range(num)]
-
-
-def mebibytes(size_bytes: int) -> str:
-    """Returns a size for people: "1.5 MiB"."""
-    return f"{size_bytes / 2**20:.1f} MiB"

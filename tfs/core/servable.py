@@ -7,14 +7,54 @@ Each is a :class:`Servable`, and each works without the one in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tfs.core.dtype import DType
-from tfs.core.errors import DeadlineExceeded, ServingError
+from tfs.core.errors import Code, DeadlineExceeded, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.core.trace import Trace
+
+
+class TraceContext(NamedTuple):
+    """What W3C's ``traceparent`` names: a span of a trace."""
+
+    trace_id: int
+    span_id: int
+
+
+class Trace(Protocol):
+    """Spans of one request, or of a batch of several. Thread-safe; quick; never raises."""
+
+    @property
+    def context(self) -> TraceContext:
+        """The innermost span that has begun."""
+        ...
+
+    def join(self, others: Sequence[Trace], num_rows: int, begun_s: float) -> Trace:
+        """Begins the span of a batch that computes this request and the others."""
+        ...
+
+    def compute(self, who: str, now_s: float) -> None:
+        """Begins the span of the interpreter; the first call counts."""
+        ...
+
+    def end(self, code: Code, begun_s: float, done_s: float, now_s: float) -> None:
+        """Ends all its spans; the first call counts.
+
+        Args:
+            code: How the request or the batch ended.
+            begun_s: When the handler began, monotonic.
+            done_s: When the outputs were there.
+            now_s: When the answer was handed over.
+
+        """
+        ...
+
+    def name(self, servable_id: ServableId, signature: str) -> None:
+        """Notes which version answers, and by which signature."""
+        ...
+
 
 Tensors: TypeAlias = Mapping[str, TensorView]
 Outcome: TypeAlias = Tensors | ServingError

@@ -1,4 +1,6 @@
-"""A pin on a loaded servable: while one is held, the servable is not destroyed.
+"""Pins on loaded servables, and the managers that give them out.
+
+While a pin is held, the servable is not destroyed.
 
 One handle object exists per loaded version, shared by all its requests, so that
 pinning allocates nothing: ``pin`` and ``release`` are the bound ``append`` and
@@ -20,12 +22,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar, cast
 
+from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ServableHandle(Generic[T]):
@@ -109,3 +114,59 @@ class ServableHandle(Generic[T]):
 
 def _do_nothing() -> None:
     """Does nothing; is called for pins until a handle is retired."""
+
+
+class Manager(Protocol[T_co]):
+    """Gives out pins on loaded servables. Thread-safe; never blocks on a load.
+
+    Implementors promise: a handle's servable is fully usable until released; the
+    servable is destroyed on a manager thread, never on the releasing one.
+    (TensorFlow Serving: core/manager.h.)
+    """
+
+    def acquire(self, request: ServableRequest) -> ServableHandle[object]:
+        """Pins the requested version; the caller owes one ``release``.
+
+        Raises:
+            NotFound: ``Servable not found for request: ...``; nothing is pinned.
+
+        """
+        ...
+
+    def list_available_ids(self) -> Sequence[ServableId]:
+        """Returns the versions that can be requested now, in order."""
+        ...
+
+
+def acquire_as(
+    manager: Manager[object], request: ServableRequest, kind: type[T]
+) -> ServableHandle[T]:
+    """Pins the requested version as a ``kind``; the caller owes one ``release``.
+
+    Raises:
+        NotFound: It is not available; nothing is pinned.
+        InvalidArgument: ``Servable type doesn't match the asked for type.``; nothing
+            is pinned.
+
+    """
+    handle = manager.acquire(request)
+    if isinstance(handle.servable, kind):
+        return cast("ServableHandle[T]", handle)
+    handle.release()
+    raise InvalidArgument(
+        f"Servable type doesn't match the asked for type. {handle.id.slashed} is no "
+        f"{kind.__name__}"
+    )
+
+
+def available_as(
+    pinned: Sequence[ServableHandle[object]], kind: type[T]
+) -> dict[ServableId, ServableHandle[T]]:
+    """Keeps the handles whose servable is a ``kind``; releases the others."""
+    kept: dict[ServableId, ServableHandle[T]] = {}
+    for handle in pinned:
+        if isinstance(handle.servable, kind):
+            kept[handle.id] = cast("ServableHandle[T]", handle)
+        else:
+            handle.release()
+    return kept

@@ -1,4 +1,4 @@
-"""Sources, targets and what sits between them.
+"""Sources, targets, what sits between them, and what travels: versions with data or an error.
 
 A source decides which versions of which servables should exist and says so, one
 :class:`AspiredVersions` a call: the *complete* wish for one servable name, so a
@@ -11,13 +11,65 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tfs.core.servable_data import AspiredVersions
+from tfs.core.errors import ServingError
+from tfs.core.servable_id import ServableId
 
 T = TypeVar("T")
+U = TypeVar("U")
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+
+@dataclass(frozen=True, slots=True)
+class ServableData(Generic[T]):
+    """A version together with what to load it from, or why it cannot be loaded.
+
+    A source may aspire an erroneous version: it reaches the manager and shows in
+    the version's status instead of stopping the others
+    (TensorFlow Serving: core/servable_data.h).
+    """
+
+    id: ServableId
+    payload: T | None = None
+    error: ServingError | None = None
+
+    def __post_init__(self) -> None:
+        if (self.payload is None) == (self.error is None):
+            raise ValueError(f"{self.id} needs either a payload or an error")
+
+    def with_payload(self, payload: U) -> ServableData[U]:
+        """Returns the same version carrying ``payload``."""
+        return ServableData(self.id, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class AspiredVersions(Generic[T]):
+    """The complete set of versions that a source wants of one servable.
+
+    Omission means unload; an empty set unloads every version.
+
+    Attributes:
+        name: The servable's name; every version's id carries it.
+        versions: The versions, in the source's order.
+        reason: Why the set is what it is, for people ("latest(1) of /models/a: 3
+            appeared"); recorded with every load and unload it causes.
+
+    """
+
+    name: str
+    versions: tuple[ServableData[T], ...]
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for data in self.versions:
+            if data.id.name != self.name:
+                raise ValueError(
+                    f"Servable name: {self.name} doesn't match name in servable "
+                    f"version: {data.id.name}"
+                )
 
 
 AspiredVersionsCallback = Callable[[AspiredVersions[T]], None]

@@ -33,6 +33,7 @@ from tfs.core.errors import (
 )
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.signature import Signature
+from tfs.core.system.replaced_file import TEMPORARY_PREFIX, sync
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, Producer
 from tfs.core.version.version_layout import LAYOUTS
@@ -41,7 +42,6 @@ EXAMPLES: Final = "examples.bin"
 SIGNATURES: Final = "signatures.json"
 BATCHING_PARAMETERS: Final = "batching_params.pbtxt"
 WARMUP_REQUESTS: Final = "assets.extra/tf_serving_warmup_requests"
-TEMPORARY_PREFIX: Final = ".tmp-"
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN: Final = "{} exists; a version is never overwritten: give it the next number"
@@ -310,22 +310,6 @@ def fingerprint(path: str) -> str:
             continue
         digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:32]
-
-
-def sync(path: str) -> None:
-    """Has a file, or the names in a folder, outlast a power failure; takes milliseconds.
-
-    Where a file system (some of FUSE and NFS) knows no such thing for folders, it does
-    nothing for them.
-    """
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
-            raise
-    finally:
-        os.close(fd)
 
 
 def check_examples(folder: str, signatures: Mapping[str, Signature]) -> None:

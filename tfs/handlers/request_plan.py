@@ -33,11 +33,11 @@ from tfs.core.servable import (
     Servable,
     TaskForm,
     Tensors,
+    Trace,
 )
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView, join_elements
-from tfs.core.trace import Trace
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.request_format import ReplyWriter

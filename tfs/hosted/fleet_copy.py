@@ -8,7 +8,7 @@ import os
 from typing import Final
 
 from tfs.core.errors import DataLoss
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 from tfs.hosted.fleet import Fleet, job_row, model_row, read_job, read_model, replaced
 from tfs.hosted.snapshot import Snapshot
 

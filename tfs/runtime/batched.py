@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.batch.request_scope import CURRENT
+from tfs.core.batch.batch_task import CURRENT
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken

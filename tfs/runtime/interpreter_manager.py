@@ -26,7 +26,7 @@ from typing import Final, Literal, NoReturn, Self
 
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile

@@ -14,9 +14,8 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.core.version.manifest import read_signatures
+from tfs.core.version.manifest import read_signatures, read_strict
 from tfs.core.version.model_profile import ModelProfile
-from tfs.core.version.strict_json import read_strict
 from tfs.core.version_directory import (
     SIGNATURES,
     is_committed,

@@ -23,7 +23,7 @@ from tfs.core.errors import (
     InvalidArgument,
     Unavailable,
 )
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )

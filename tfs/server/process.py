@@ -22,7 +22,7 @@ from tfs.core.errors import Cancelled, InvalidArgument, is_out_of_threads
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.system.thread_limit import thread_limits
+from tfs.core.system.limits import thread_limits
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.config_file import (
     ConfigFileWatch,

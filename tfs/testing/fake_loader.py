@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from tfs.core.errors import Internal, ServingError
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersions, ServableData
 
 
 class LoaderLog:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tfs.core.servable_data import AspiredVersions
-from tfs.core.source import AspiredVersionsCallback
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ import pytest
 
 from tests.threads import run_together
 from tfs.core.errors import InvalidArgument, NotFound
-from tfs.core.manager import Manager, acquire_as
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_handle import Manager, ServableHandle, acquire_as
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.testing.patience import PATIENCE_S

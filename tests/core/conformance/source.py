@@ -11,9 +11,8 @@ import pytest
 
 from tests.threads import run_together
 from tfs.core.errors import DataLoss
-from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.source import Source, SourceAdapter, Target
+from tfs.core.source import AspiredVersions, ServableData, Source, SourceAdapter, Target
 from tfs.testing.patience import PATIENCE_S
 from tfs.testing.recording_target import RecordingTarget
 

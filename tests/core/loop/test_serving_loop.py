@@ -14,8 +14,8 @@ import pytest
 
 from tests.threads import run_together
 from tfs.core.clock import MonotonicClock
+from tfs.core.loop.pacing import SpinBackoff
 from tfs.core.loop.serving_loop import Phase, ServingLoop, Timer
-from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 

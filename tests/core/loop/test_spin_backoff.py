@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tfs.core.loop.spin_backoff import SpinBackoff
+from tfs.core.loop.pacing import SpinBackoff
 
 
 def num_looks(backoff: SpinBackoff, num_times: int, *, found: bool) -> int:

@@ -1,4 +1,4 @@
-"""tfs.core.system.control_groups."""
+"""tfs.core.system.limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.written_groups import written_groups
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
 
 
 @pytest.mark.parametrize(

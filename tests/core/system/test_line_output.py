@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 
 from tests.full_pipe import fill
-from tfs.core.system.line_output import PATIENCE_S, LineOutput
+from tfs.core.system.log_lines import PATIENCE_S, LineOutput
 
 
 @pytest.fixture

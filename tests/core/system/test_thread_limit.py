@@ -1,4 +1,4 @@
-"""tfs.core.system.thread_limit."""
+"""tfs.core.system.limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.written_groups import written_groups
 from tfs.core.errors import Code, serving_error
-from tfs.core.system import thread_limit
-from tfs.core.system.thread_limit import thread_limits
+from tfs.core.system import limits as system_limits
+from tfs.core.system.limits import thread_limits
 
 REFUSED = RuntimeError("can't start new thread")
 
@@ -65,7 +65,7 @@ def test_what_fails_for_want_of_threads_tells_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A version's status is where an operator reads it."""
-    monkeypatch.setattr(thread_limit, "thread_limits", lambda: "the limit is 12")
+    monkeypatch.setattr(system_limits, "thread_limits", lambda: "the limit is 12")
     error = serving_error(REFUSED, "cannot load digits/1")
     assert error.code is Code.UNAVAILABLE
     assert error.message == "cannot load digits/1: no more threads: the limit is 12"

@@ -1,4 +1,4 @@
-"""tfs.core.version.strict_json."""
+"""tfs.core.version.manifest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tfs.core.version.strict_json import read_strict
+from tfs.core.version.manifest import read_strict
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 from tfs.server.system.versions import distribution_version
 from tfs.server.tracing.exporters import CollectorExporter, ConsoleExporter
 from tfs.server.tracing.otlp import EndedSpan, write_spans

@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tfs.core.errors import Code
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 from tfs.server.tracing.otlp import EndedSpan, write_spans
 
 REQUEST, BATCH = TraceContext((7 << 64) | 1, 2), TraceContext((7 << 64) | 1, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 from tfs.server.tracing.settings import (
     CollectorSettings,
     TracingSettings,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.version.strict_json import read_strict
+from tfs.core.version.manifest import read_strict
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.replay import LoggedRequests
 from tfs.cli.calling.warmup import release
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 
 if TYPE_CHECKING:
     from tfs.core.version.input_statistics import Value

@@ -14,8 +14,8 @@ from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.inputs import HELP, read_inputs, read_json
 from tfs.cli.calling.replay import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.replaced_file import replace_file
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
+from tfs.core.system.replaced_file import replace_file
 from tfs.core.version.manifest import MANIFEST, read_signatures
 from tfs.core.version_directory import (
     SIGNATURES,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tfs.cli.argument_range import seconds
 from tfs.cli.printing import table
 from tfs.core.errors import InvalidArgument, Unavailable
-from tfs.core.resources import mebibytes
+from tfs.server.admin.report_words import mebibytes
 
 if TYPE_CHECKING:
     import grpc

@@ -273,7 +273,7 @@ def serve_until_told(
     """
     import signal
 
-    from tfs.core.system.line_output import LineOutput
+    from tfs.core.system.log_lines import LineOutput
     from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
     say = LineOutput(sys.stdout).write

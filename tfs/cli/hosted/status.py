@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tfs.cli.argument_range import count
 from tfs.cli.hosted.controller import add_fleet_command, ask
 from tfs.cli.printing import ago, table
-from tfs.core.resources import mebibytes
+from tfs.server.admin.report_words import mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ from tfs.cli.hosted.run import (
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.resources import mebibytes
+from tfs.server.admin.report_words import mebibytes
 from tfs.server.system.process_settings import open_missing_streams
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from tfs.core.errors import (
     InvalidArgument,
     NotFound,
 )
+from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST
-from tfs.core.version_directory import TEMPORARY_PREFIX, is_committed, payload_files
+from tfs.core.version_directory import is_committed, payload_files
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import controller_pb2 as pb

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tfs.cli.printing import ago, notes_lines, table
-from tfs.core.resources import mebibytes
+from tfs.server.admin.report_words import mebibytes
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb

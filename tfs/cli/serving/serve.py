@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 from tfs.cli.argument_range import Subparsers
 from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted, is_out_of_threads
-from tfs.core.system.line_output import LineOutput
-from tfs.core.system.log_lines import log_to_stderr
-from tfs.core.system.thread_limit import thread_limits
+from tfs.core.system.limits import thread_limits
+from tfs.core.system.log_lines import LineOutput, log_to_stderr
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.system.malloc import apply_settings

@@ -1,8 +1,10 @@
-"""What a batch queue must know of a task, and how a large one becomes several."""
+"""What a batch queue must know of a task, how it is split, and whose task a thread runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
@@ -197,3 +199,36 @@ def _not_joined(error: Exception) -> ServingError:
     outcome = serving_error(error, "joining the parts of a task failed")
     forget_frames(outcome)  # they hold the task, and its parts
     return outcome
+
+
+class RequestScope(threading.local):
+    """Each thread's own.
+
+    Attributes:
+        deadline_s: When the request's answer is of no use any more, monotonic.
+        cancel: Tells whether somebody still waits; None if that is not known.
+
+    """
+
+    deadline_s: float | None = None
+    cancel: Cancellation | None = None
+
+
+CURRENT = RequestScope()
+
+
+@contextlib.contextmanager
+def request_scope(
+    deadline_s: float | None = None, cancel: Cancellation | None = None
+) -> Iterator[None]:
+    """Lets batched parts know whose request this thread runs.
+
+    This is for callers of models. A call of a batched part leaves its queue when
+    ``deadline_s`` (monotonic) passes or ``cancel`` is marked.
+    """
+    before = CURRENT.deadline_s, CURRENT.cancel
+    CURRENT.deadline_s, CURRENT.cancel = deadline_s, cancel
+    try:
+        yield
+    finally:
+        CURRENT.deadline_s, CURRENT.cancel = before

@@ -191,3 +191,36 @@ _of_process: Final = Pacing()
 follow: Final = _of_process.follow
 yield_to_requests: Final = _of_process.yield_to_requests
 yield_to_loads: Final = _of_process.yield_to_loads
+
+
+_FEWEST: Final = 16
+_MOST: Final = 1024
+
+
+class SpinBackoff:
+    """Skips looks after one that was in vain, more of them after each further one.
+
+    A look saves a wake-up where what is awaited comes from another core meanwhile.
+    Where that core is taken, by the looker itself at worst, every look is in vain and
+    keeps back what it looks for: then one in a thousand is still made. Confined to one
+    thread.
+    """
+
+    def __init__(self) -> None:
+        self._num_to_skip = 0
+        self._num_next = _FEWEST
+
+    def may_look(self) -> bool:
+        """Returns whether to look this time; counts one that is skipped."""
+        if self._num_to_skip:
+            self._num_to_skip -= 1
+            return False
+        return True
+
+    def note(self, *, found: bool) -> None:
+        """Takes the outcome of a look into account."""
+        if found:
+            self._num_next = _FEWEST
+        else:
+            self._num_to_skip = self._num_next
+            self._num_next = min(2 * self._num_next, _MOST)

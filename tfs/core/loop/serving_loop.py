@@ -27,7 +27,7 @@ from threading import get_ident
 from typing import Protocol
 
 from tfs.core.clock import Clock, MonotonicClock, join_by
-from tfs.core.loop.spin_backoff import SpinBackoff
+from tfs.core.loop.pacing import SpinBackoff
 from tfs.core.system.thread_priority import answer_soon
 
 log = logging.getLogger(__name__)

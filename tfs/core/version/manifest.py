@@ -1,19 +1,20 @@
 """The manifest of a version directory: what the version is, file by file.
 
-docs/version-directory.md describes the form.
+docs/version-directory.md describes the form. No key is repeated in it: Python's reader keeps
+the last of several equal keys without a word, but in a file that people write, a repeated
+key is a line that was copied and of which one half was to be changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import Signature
 from tfs.core.version.signature_json import signature_from_json, signature_to_json
-from tfs.core.version.strict_json import read_strict
 
 FORMAT: Final = 1
 MANIFEST: Final = "servable.json"
@@ -140,3 +141,24 @@ def inside(name: str) -> str:
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"file name {name!r} leaves the version directory")
     return name
+
+
+def read_strict(text: str) -> object:
+    """Returns the value of a JSON text.
+
+    Raises:
+        ValueError: It is not JSON, or an object has a key twice; names the key.
+        RecursionError: Lists or objects are nested too deeply.
+
+    """
+    value: object = json.loads(text, object_pairs_hook=_object)
+    return value
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is there twice")
+        found[key] = value
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 
 
 @contextlib.contextmanager

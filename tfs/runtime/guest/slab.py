@@ -39,7 +39,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from tfs.core.dtype import DTYPES, DType
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 from tfs.runtime.guest.sealed_file import ADD_SEALS, new_memfd
 
 ALIGNMENT: Final = 64

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from tfs.core.batch.request_scope import request_scope
+from tfs.core.batch.batch_task import request_scope
 from tfs.core.clock import Clock, join_by
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome, Tensors

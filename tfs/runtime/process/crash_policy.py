@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tfs.core.system.control_groups import GROUPS, PROC, group_folders
+from tfs.core.system.limits import GROUPS, PROC, group_folders
 from tfs.runtime.guest.worker_options import LOST_DEVICE, OUT_OF_MEMORY
 
 

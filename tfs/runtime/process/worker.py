@@ -19,7 +19,7 @@ from typing import Final
 from tfs.core.errors import InterpreterDied, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.servable import InferenceTask
-from tfs.core.system.thread_limit import thread_limits
+from tfs.core.system.limits import thread_limits
 from tfs.runtime.interpreter import closed, finish
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,

@@ -12,8 +12,8 @@ from typing import Final
 
 from tfs.core.call import TRACING
 from tfs.core.errors import Internal, InvalidArgument, ServingError
+from tfs.core.loop.pacing import SpinBackoff
 from tfs.core.loop.serving_loop import ServingLoop, Timer
-from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.slab import REQUESTS

@@ -20,10 +20,10 @@ from tfs.core.servable import (
     Servable,
     TaskForm,
     Tensors,
+    Trace,
 )
 from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, join_elements
-from tfs.core.trace import Trace
 from tfs.servables.joining.tensor_join import (
     cut_inner,
     fill_inner,

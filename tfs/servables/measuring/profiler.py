@@ -26,10 +26,10 @@ from batching.cost_table import CostTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.loop.pacing import yield_to_requests
-from tfs.core.replaced_file import replace_file
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
+from tfs.core.system.replaced_file import replace_file
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.servables.measuring.probe import ProbeOptions, probe

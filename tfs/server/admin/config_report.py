@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import text_format
 
 from managers.loading.memory import ResourceTracker
-from tfs.core.resources import MAIN, RAM_BYTES, Resource, mebibytes
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.report_words import label_words, memory_words
+from tfs.server.admin.report_words import label_words, mebibytes, memory_words
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.config.waiting import ConfigOutcome

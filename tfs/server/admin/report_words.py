@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from tfs.core.errors import Code
-from tfs.core.resources import mebibytes
 from tfs.core.servable_state import ManagerState
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
@@ -97,3 +96,8 @@ def memory_words(memory: pb.MemoryReport) -> str:
     if memory.HasField("reserved_bytes"):
         parts.append(f"{mebibytes(memory.reserved_bytes)} reserved")
     return ", ".join(parts)
+
+
+def mebibytes(size_bytes: int) -> str:
+    """Returns a size for people: "1.5 MiB"."""
+    return f"{size_bytes / 2**20:.1f} MiB"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 from tfs.proto.tfs.v1.model_config_pb2 import Canary
 from tfs.server.canary.comparison import least_samples
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.config_file import read_config_file

@@ -18,7 +18,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loop.pacing import Traffic
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.system.control_groups import num_processors
+from tfs.core.system.limits import num_processors
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import Interpreter

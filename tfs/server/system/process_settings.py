@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tfs.core.system.control_groups import GROUPS, PROC, group_folders
+from tfs.core.system.limits import GROUPS, PROC, group_folders
 from tfs.runtime.process.zygote_process import BINDING
 
 log = logging.getLogger(__name__)

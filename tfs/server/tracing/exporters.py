@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 from tfs.server.system.versions import distribution_version
 from tfs.server.tracing.otlp import EndedSpan, write_spans
 from tfs.server.tracing.settings import CollectorSettings

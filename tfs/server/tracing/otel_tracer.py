@@ -18,8 +18,8 @@ from typing import Any, Final
 from tfs.core.call import TRACING, Call, CallT
 from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError
+from tfs.core.servable import Trace, TraceContext
 from tfs.core.servable_id import ServableId
-from tfs.core.trace import Trace, TraceContext
 from tfs.server.tracing.exporters import CollectorExporter, ConsoleExporter
 from tfs.server.tracing.otlp import EndedSpan
 from tfs.server.tracing.settings import read_collector, read_settings
@@ -187,7 +187,7 @@ class OtelTracer:
 
 
 class OtelTrace:
-    """A request, or a batch of several. See :class:`tfs.core.trace.Trace`.
+    """A request, or a batch of several. See :class:`tfs.core.servable.Trace`.
 
     Args:
         on_end: Takes spans that have ended. Thread-safe.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from tfs.codec.wire import delimited, tag, varint
 from tfs.core.errors import Code
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 
 _OURS: Final = frozenset(
     {Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS, Code.UNAVAILABLE, Code.UNIMPLEMENTED}

@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from tfs.core.call import Metadata
-from tfs.core.trace import TraceContext
+from tfs.core.servable import TraceContext
 
 HEADER: Final = "traceparent"
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import torch
 
-from tfs.core.batch.request_scope import request_scope
+from tfs.core.batch.batch_task import request_scope
 from tfs.core.errors import (
     BY_CODE,
     Code,

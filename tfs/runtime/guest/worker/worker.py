@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.loop.pacing import Traffic, follow
-from tfs.core.loop.spin_backoff import SpinBackoff
+from tfs.core.loop.pacing import SpinBackoff, Traffic, follow
 from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
+from typing import Final
 
-from tfs.core.version_directory import TEMPORARY_PREFIX, sync
+TEMPORARY_PREFIX: Final = ".tmp-"
 
 
 def replace_file(
@@ -46,3 +48,19 @@ def replace_file(
         with contextlib.suppress(OSError):
             os.unlink(scratch)
         raise
+
+
+def sync(path: str) -> None:
+    """Has a file, or the names in a folder, outlast a power failure; takes milliseconds.
+
+    Where a file system (some of FUSE and NFS) knows no such thing for folders, it does
+    nothing for them.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
+    finally:
+        os.close(fd)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfs.core.replaced_file import replace_file
+from tfs.core.system.replaced_file import replace_file
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

@@ -1,15 +1,19 @@
-"""Which control groups this process is in, and where their limits are read.
+"""What this process is limited to: cores, threads and processes, by whom, and what to do.
 
 Containers, services and pods are limited by files of these groups. A container with
 ``--cpus=2`` on a host of 64 may run on every core, for two cores' worth of time: one process
 per core that it sees would be 62 too many, each with memory of its own, and all of them
 stopped together for the rest of a period once the share is used up.
+
+The system counts threads and processes as one thing, for each user and for each control
+group, and says of neither which limit it was that refused one: ``can't start new thread``.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -87,3 +91,55 @@ def _share(folder: Path) -> float:
         return math.inf
     quota_us, period_us = map(int, words)
     return quota_us / period_us
+
+
+def thread_limits(proc: Path = PROC, groups: Path = GROUPS) -> str:
+    """Returns the limits in force, for people, each with where it is raised.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        groups: Where control groups are mounted.
+
+    """
+    found = []
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        found.append(
+            f"this user may have {soft} processes and threads (ulimit -u; LimitNPROC= "
+            "of systemd)"
+        )
+    most, taken = _group_limit(proc, groups)
+    if most is not None:
+        taken_words = "" if taken is None else f", and has {taken}"
+        found.append(
+            f"this control group may have {most}{taken_words} (pids.max; TasksMax= of "
+            "systemd, --pids-limit of docker, podPidsLimit of Kubernetes)"
+        )
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        found.append(
+            f"this process may have {space >> 20} MiB of addresses (ulimit -v), of which "
+            "a thread takes 8 and more"
+        )
+    return "; ".join(found) or "no limit of this user or control group is known"
+
+
+def _group_limit(proc: Path, groups: Path) -> tuple[int | None, int | None]:
+    """Returns the lowest pids.max of the process's control group and those above it.
+
+    And how many there are in that one; None for what is not limited, or not known.
+    """
+    lowest: tuple[int | None, int | None] = (None, None)
+    for folder in group_folders("pids", proc, groups):
+        most = _number(folder / "pids.max")
+        if most is not None and (lowest[0] is None or most < lowest[0]):
+            lowest = most, _number(folder / "pids.current")
+    return lowest
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
