@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tfs.core.tensor_view import Buffer
-from tfs.frontends.http2.outbox import Output
+from tfs.frontends.http2.stream import Output
 
 _KERNEL_BYTES: Final = 524_288  # kept by the kernel without being sent
 _JOINED_BYTES: Final = 32_768  # joined before they are sent, which takes 3 us

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfs.frontends.http2.frames import HEAD_SIZE, unpack_head
-from tfs.frontends.http2.outbox import Outbox, Output
+from tfs.frontends.http2.stream import Outbox, Output
 
 
 def payloads(wire: bytes, stream_id: int) -> list[bytes]:

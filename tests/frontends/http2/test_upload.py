@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.frontends.express.wire import prefixed
 from tfs.core.errors import Code, ServingError
-from tfs.frontends.http2.upload import Upload
+from tfs.frontends.http2.stream import Upload
 
 
 @given(

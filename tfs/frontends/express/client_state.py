@@ -17,9 +17,8 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.http2.connection import Connection
-from tfs.frontends.http2.outbox import Outbox
 from tfs.frontends.http2.state import ConnectionLimits
-from tfs.frontends.http2.stream import Stream
+from tfs.frontends.http2.stream import Outbox, Stream
 from tfs.frontends.wire import Wire
 
 

@@ -15,8 +15,7 @@ from tfs.core.call import MethodKind, RpcMethod
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.http2 import response
-from tfs.frontends.http2.stream import Stream
-from tfs.frontends.http2.upload import PREFIX_SIZE
+from tfs.frontends.http2.stream import PREFIX_SIZE, Stream
 
 
 class ExpressStreamCall(ExpressCall):

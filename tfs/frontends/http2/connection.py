@@ -56,8 +56,7 @@ from tfs.frontends.http2.state import (
     ConnectionLimits,
     ConnectionState,
 )
-from tfs.frontends.http2.stream import STREAM_BYTES, Stream, StreamState
-from tfs.frontends.http2.upload import PREFIX_SIZE
+from tfs.frontends.http2.stream import PREFIX_SIZE, STREAM_BYTES, Stream, StreamState
 
 _unpack_prefix = Struct(">BI").unpack_from
 # Looked up in the enum, these take longer.

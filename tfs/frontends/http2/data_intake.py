@@ -31,8 +31,7 @@ from tfs.frontends.http2.frames import (
     window_update,
 )
 from tfs.frontends.http2.state import WORK_PER_REQUEST, ConnectionState
-from tfs.frontends.http2.stream import Signal, Stream, StreamState
-from tfs.frontends.http2.upload import PREFIX_SIZE, Upload
+from tfs.frontends.http2.stream import PREFIX_SIZE, Signal, Stream, StreamState, Upload
 
 _BITE: Final = 512  # bytes of a payload taken at a time, after its first message
 _OPEN: Final = StreamState.OPEN  # a look-up in the enum takes longer

@@ -21,10 +21,15 @@ from tfs.frontends.http2.frames import (
     ErrorCode,
     Setting,
 )
-from tfs.frontends.http2.outbox import Outbox, Output
 from tfs.frontends.http2.request_head import HttpRefusal
-from tfs.frontends.http2.stream import Stream, StreamState, StreamTable
-from tfs.frontends.http2.upload import PREFIX_SIZE
+from tfs.frontends.http2.stream import (
+    PREFIX_SIZE,
+    Outbox,
+    Output,
+    Stream,
+    StreamState,
+    StreamTable,
+)
 
 _before_message = response.before_message
 _ok_trailers = response.ok_trailers

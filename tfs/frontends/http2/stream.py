@@ -1,17 +1,225 @@
-"""The streams of a connection: one for each call, and what is known of those that are gone."""
+"""The streams of a connection: one for each call, and what is known of those that are gone.
+
+A request that does not come whole in one frame is the stream's :class:`Upload`: gRPC's
+length-prefixed messages, cut out of DATA payloads however they are split. The parts of a
+short one are kept as they come and joined at its end. A long one gets memory of its own
+length once it was admitted to the server's budget: an array, which nobody fills with zeros
+first. What waits for the client's flow-control windows is in the stream's :class:`Outbox`.
+
+Rejected: keeping the memory of earlier messages. With the settings that a server gives
+its allocator, that saves 2 % of what 602 KB cost, and makes 10 MB dearer by a fifth.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
+from tfs.core.errors import Internal, ResourceExhausted
+from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import Ticket
-from tfs.frontends.http2.frames import LARGEST_WINDOW, ErrorCode
-from tfs.frontends.http2.outbox import Outbox
+from tfs.frontends.http2.frames import LARGEST_WINDOW, ErrorCode, FrameType, frame_head
 from tfs.frontends.http2.request_head import RequestHead
-from tfs.frontends.http2.upload import Upload
+
+Output = list[Buffer]
+
+# Small messages of a stream are joined. Kept apart, each would take ten times its
+# bytes.
+_SMALL_BYTES: Final = 512
+_JOINED_BYTES: Final = 4096
+
+
+class Outbox:
+    """Bytes to be sent, in order. Loop-confined; falsy when empty.
+
+    Large parts are not copied before they wait, and small ones are joined. Next to nothing is kept
+    beside them, because an attacker can have tens of thousands of these.
+
+    Attributes:
+        size_bytes: How many bytes are in it.
+        moved_bytes: How many were moved out of it since it was made.
+
+    """
+
+    __slots__ = ("_parts", "_start", "moved_bytes", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.moved_bytes = 0
+        self._parts: Output = []
+        self._start = 0  # bytes already sent of the first part
+
+    def __bool__(self) -> bool:
+        return self.size_bytes > 0
+
+    def add(self, part: bytes | memoryview) -> None:
+        """Adds bytes behind the others."""
+        if not part:
+            return
+        parts = self._parts
+        self.size_bytes += len(part)
+        if len(part) <= _SMALL_BYTES and parts and len(parts[-1]) <= _JOINED_BYTES:
+            parts[-1] = b"".join((parts[-1], part))
+        elif len(part) <= _JOINED_BYTES:
+            parts.append(bytes(part))
+        else:
+            parts.append(memoryview(part))  # slices of views are not copies
+
+    def detach(self) -> None:
+        """Copies what lies in memory of others: an answer would keep its whole batch's.
+
+        To be called for what may wait long.
+        """
+        self._parts = [
+            memoryview(bytes(part)) if isinstance(part, memoryview) else part
+            for part in self._parts
+        ]
+
+    def move(
+        self, out: Output, stream_id: int, num_bytes: int, largest_frame: int
+    ) -> None:
+        """Moves bytes into ``out``, cut into DATA frames.
+
+        Args:
+            out: The list that gets the frames, with heads and payloads as separate
+                parts.
+            stream_id: The stream of the frames.
+            num_bytes: How many bytes to move, no more than are in it.
+            largest_frame: The largest payload of a frame.
+
+        """
+        parts = self._parts
+        part = parts[0]
+        start = self._start
+        size = largest_frame
+        head = frame_head(FrameType.DATA, 0, stream_id, size)
+        left = num_bytes
+        while left:
+            if left < size:
+                size = left
+                head = frame_head(FrameType.DATA, 0, stream_id, size)
+            out.append(head)
+            left -= size
+            stop = start + size
+            while stop > len(part):
+                out.append(part[start:])
+                parts.pop(0)
+                stop -= len(part)
+                start = 0
+                part = parts[0]
+            out.append(part[start:stop])
+            start = stop
+        if start == len(part):
+            parts.pop(0)
+            start = 0
+        self._start = start
+        self.size_bytes -= num_bytes
+        self.moved_bytes += num_bytes
+
+
+PREFIX_SIZE: Final = 5
+
+
+@dataclass(slots=True, eq=False)
+class Upload:
+    """A request that did not arrive whole in one frame. Loop-confined.
+
+    Attributes:
+        granted_bytes: What the client was granted beyond its first window.
+        missing_bytes: How much of the current message is still missing; 0 while none
+            has begun, or while only a part of its prefix has arrived.
+        prepaid_bytes: What may still arrive of what was admitted.
+        size_bytes: How long the current message is.
+
+    Args:
+        max_message_bytes: Longest body taken, as sent (compressed or not).
+
+    """
+
+    _max_message_bytes: int
+    granted_bytes: int = 0
+    missing_bytes: int = 0
+    prepaid_bytes: int = 0
+    size_bytes: int = 0
+    _prefix: bytes = b""
+    _parts: list[bytes] = field(default_factory=list)
+    _body: memoryview | None = None  # the memory of a long message
+    _filled: int = 0
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether everything fed so far made whole messages."""
+        return not self._prefix
+
+    def feed(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
+        """Yields (compressed flag, body) of each message that ``chunk`` completes.
+
+        The result has to be consumed before the next ``feed``.
+
+        Raises:
+            ServingError: RESOURCE_EXHAUSTED if the message is too long, INTERNAL if the
+                flag byte is neither 0 nor 1. The call must fail with this error.
+
+        """
+        while True:
+            wanted = PREFIX_SIZE - len(self._prefix)
+            if wanted:
+                self._prefix += bytes(chunk[:wanted])
+                if len(self._prefix) < PREFIX_SIZE:
+                    return
+                chunk = chunk[wanted:]
+                self._begin()
+            part = chunk[: self.missing_bytes]
+            self.append(part)
+            if self.missing_bytes:
+                return
+            chunk = chunk[len(part) :]
+            is_compressed = self._prefix[0] == 1
+            self._prefix = b""
+            body, self._body = self._body, None
+            if body is None:
+                parts, self._parts = self._parts, []
+                body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+            yield is_compressed, body
+
+    def append(self, part: memoryview) -> None:
+        """Takes the next bytes of a message, which are not more than are missing."""
+        self.missing_bytes -= len(part)
+        body = self._body
+        if body is None:
+            if part:
+                self._parts.append(bytes(part))
+            return
+        begin = self._filled
+        end = self._filled = begin + len(part)
+        body[begin:end] = part
+
+    def give_memory(self) -> None:
+        """Gives the current message memory of its length."""
+        self._body = np.empty(self.size_bytes, np.uint8).data
+        self._filled = 0
+        parts, self._parts = self._parts, []
+        for part in parts:
+            self.missing_bytes += len(part)
+            self.append(memoryview(part))
+
+    def _begin(self) -> None:
+        if self._prefix[0] > 1:
+            raise Internal("a message's compressed flag is neither 0 nor 1")
+        size_bytes = int.from_bytes(self._prefix[1:], "big")
+        if size_bytes > self._max_message_bytes:
+            raise ResourceExhausted(
+                f"received message larger than max ({size_bytes} vs. "
+                f"{self._max_message_bytes} bytes: --max_message_bytes, "
+                "--max_receive_bytes)"
+            )
+        self.size_bytes = self.missing_bytes = size_bytes
+
 
 STREAM_BYTES: Final = 1024
 """What a stream counts in the budget while it is open."""

@@ -14,7 +14,6 @@ from typing import Final, Self, TypeAlias
 
 import torch
 
-from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.guest_model import (
@@ -24,9 +23,7 @@ from tfs.runtime.guest.guest_model import (
 )
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.staged_model import StagedModel
-from tfs.runtime.interpreter import unloaded
 from tfs.runtime.placement import FRONT_LIMIT_S
 
 
@@ -208,24 +205,6 @@ class InlineModel:
         return guest.status if isinstance(guest, StagedModel) else None
 
     # -- for its interpreter ---------------------------------------------------------
-
-    def answer(self, signature_name: str, inputs: Tensors) -> Outcome:
-        """Calls the guest on this thread; returns an error instead of raising it."""
-        guest = self.guest
-        if guest is None:
-            return unloaded(self.source.id)
-        depth = FORKS.depth
-        try:
-            return guest.call(signature_name, inputs)
-        except BaseException as error:  # what a model returns may raise it when read
-            fault = serving_error(error, self.source.id.slashed)
-            # The error's frames hold the model's tensors, and our callers' frames hold
-            # the error.
-            forget_frames(fault)
-            return fault
-        finally:
-            if FORKS.depth != depth:  # a call of end_copy would take longer
-                FORKS.end_copy(depth)
 
     def drop(self) -> None:
         """Closes the guest. No call of it may be running; repeatable."""
