@@ -1,4 +1,4 @@
-"""Copies versions from remote storage to this machine, each only once.
+"""Copies versions from remote storage to this machine, each only once, before they are loaded.
 
     <root>/versions/<key>/...        a version directory
     <root>/lock                      held by the one process that uses the cache
@@ -23,11 +23,12 @@ import shutil
 import stat
 import tempfile
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Generic, Protocol, TypeVar
 
 from sources.servable_to_monitor import StoragePath
 from sources.storage.file_system import why
@@ -37,11 +38,16 @@ from tfs.core.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_id import ServableId
 from tfs.core.system.own_descriptors import OWN
 from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, inside
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LOCK: Final = "lock"
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -391,3 +397,70 @@ def _remove_unless_held(root: str, now_s: float) -> None:
             log.info("event=left_copies_removed path=%s", root)
     finally:
         os.close(lock)
+
+
+class FetchingLoader(Generic[T]):
+    """Loads the local copy of a remote version. Confined to one caller at a time.
+
+    The first estimate, or the load, blocks for as long as the copy takes; if that fails,
+    the next attempt tries again. The copy is in use until the version is unloaded, or this
+    loader is gone.
+
+    Args:
+        version: Where the version lies, as a URL.
+        cache: Holds the copies.
+        make: Makes the loader of a version directory.
+
+    """
+
+    def __init__(
+        self,
+        version: StoragePath,
+        cache: VersionCache,
+        make: Callable[[str], Loader[T]],
+    ) -> None:
+        self._version = version
+        self._cache = cache
+        self._make = make
+        # The loader of the copy, and what gives the copy back.
+        self._copy: tuple[Loader[T], Callable[[], object]] | None = None
+
+    @property
+    def servable(self) -> T:
+        if self._copy is None:
+            raise FailedPrecondition(f"{self._version.path} is not loaded")
+        return self._copy[0].servable
+
+    def estimate_resources(self) -> ResourceAllocation:
+        return self._fetched().estimate_resources()
+
+    def load(self, servable_id: ServableId) -> None:
+        self._fetched().load(servable_id)
+
+    def unload(self) -> None:
+        if self._copy is None:
+            return
+        (loader, release), self._copy = self._copy, None
+        try:
+            loader.unload()
+        finally:
+            release()
+
+    def _fetched(self) -> Loader[T]:
+        """Returns the loader of the local copy, which is made unless it is here.
+
+        Raises:
+            ServingError: It cannot be copied, or nobody can load it.
+
+        """
+        if self._copy is None:
+            copy = self._cache.fetch(self._version)
+            release = weakref.finalize(self, self._cache.release, copy)
+            release.atexit = False
+            try:
+                loader = self._make(copy.path)
+            except BaseException:
+                release()
+                raise
+            self._copy = loader, release
+        return self._copy[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.stat_names import StatMeaning, stat_meanings
-from tfs.server.metrics.metrics_page import OTHER_FAMILIES, exported_name, kind_of
+from tfs.server.metrics_page import OTHER_FAMILIES, exported_name, kind_of
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 

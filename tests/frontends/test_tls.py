@@ -16,7 +16,7 @@ from tests.frontends.features import TRANSPORTS
 from tfs.core.call import Call, ListenerOptions, RpcMethod, TlsOptions
 from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.frontends.tls.tls_context import server_context
+from tfs.frontends.tls_context import server_context
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/WhoAmI"

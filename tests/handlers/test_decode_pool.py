@@ -21,9 +21,9 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
+from tfs.handlers import example_rpc
 from tfs.handlers.decode_pool import DecodePool, Reserve
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow.core.framework import types_pb2

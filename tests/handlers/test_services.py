@@ -26,6 +26,8 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.handlers import health
+from tfs.handlers.admin import admin_methods
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.health import (
@@ -42,8 +44,6 @@ from tfs.handlers.model_metadata import ModelMetadataHandler, signature_def_map
 from tfs.handlers.model_service import ModelStatusHandler, ReloadConfigHandler
 from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.oip.service import OipService, oip_methods
-from tfs.handlers.operating.admin import admin_methods
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import OpenStreams, ReflectionHandler
 from tfs.handlers.request_bursts import RequestBursts

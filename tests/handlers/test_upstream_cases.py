@@ -26,8 +26,8 @@ from tfs.core.errors import (
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import PredictFormat

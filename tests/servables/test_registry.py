@@ -24,11 +24,10 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version.version_layout import LAYOUTS
 from tfs.core.version_directory import check_files
 from tfs.export import save
-from tfs.servables.own_loader import OwnLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.hashmap import HashmapLoader
 from tfs.servables.platforms.model_archive import TorchScript
-from tfs.servables.registry import BUILT_IN, PlatformRegistry
+from tfs.servables.registry import BUILT_IN, OwnLoader, PlatformRegistry
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
 

@@ -27,7 +27,7 @@ from tfs.core.loop.serving_loop import HANG_UP, ServingLoop
 from tfs.frontends.budget import MemoryBudget, Progress
 from tfs.frontends.counters import Counters
 from tfs.frontends.listener import Listener
-from tfs.frontends.tls.handshakes import Handshakes
+from tfs.frontends.tls_handshakes import Handshakes
 from tfs.frontends.wire import TlsWire, Wire
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, Unavailable
-from tfs.frontends.tls.tls_context import TlsContexts
+from tfs.frontends.tls_context import TlsContexts
 
 
 class Listener:

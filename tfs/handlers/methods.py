@@ -9,14 +9,17 @@ from typing import Final
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
+from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
+from tfs.handlers.admin import Admin, admin_methods
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.examples.example_rpc import (
+from tfs.handlers.example_rpc import (
     CLASSIFY,
     MULTI_INFERENCE,
     REGRESS,
     ExampleRpc,
 )
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.model_lookup import ModelLookup
@@ -29,9 +32,6 @@ from tfs.handlers.model_service import (
 )
 from tfs.handlers.oip.infer import InferFormat
 from tfs.handlers.oip.service import OipService, oip_methods
-from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.operating.admin import Admin, admin_methods
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import OpenStreams, ReflectionHandler
 from tfs.handlers.request_format import PredictFormat, RequestFormat

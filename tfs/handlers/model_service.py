@@ -13,9 +13,9 @@ from tfs.codec.model_spec import model_spec_of
 from tfs.core.call import Call
 from tfs.core.errors import Code, InvalidArgument, NotFound, ServingError
 from tfs.core.servable_state import ServableState
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.message_limits import CONFIG_BYTES, QUESTION_BYTES, parse
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.tensorflow_serving.apis import (
     get_model_status_pb2,
     model_management_pb2,

@@ -34,8 +34,8 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS, read_failure
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
 

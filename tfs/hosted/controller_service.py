@@ -8,8 +8,8 @@ from typing import Any, Final
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall
 from tfs.core.errors import PermissionDenied, ServingError, serving_error
 from tfs.core.executor import Executor
+from tfs.handlers.admin_access import AdminAccess, AdminFrom
 from tfs.handlers.message_limits import CONFIG_BYTES, parse
-from tfs.handlers.operating.admin_access import AdminAccess, AdminFrom
 from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import REQUESTS

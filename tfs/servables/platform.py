@@ -166,7 +166,7 @@ class VersionReader(Platform, Protocol):
         """Returns why the version must not run in the server process; "" if it may.
 
         It may if it is a graph, or code that reaches nothing beyond torch, numpy and
-        Python (``tfs.servables.reach.source_reach``). Runs no model code.
+        Python (``tfs.servables.source_reach``). Runs no model code.
 
         Raises:
             ServingError: It cannot be read.

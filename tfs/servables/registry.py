@@ -16,7 +16,9 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version.version_layout import VERSION_FILES
 from tfs.core.version_directory import (
@@ -25,7 +27,7 @@ from tfs.core.version_directory import (
     read_manifest,
 )
 from tfs.servables.archives import inspect_archive
-from tfs.servables.own_loader import OwnLoader
+from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.platform import LoadContext, OwnPlatform, VersionReader
 from tfs.servables.platforms.hashmap import Hashmap
 from tfs.servables.platforms.model_archive import TorchPackage, TorchScript
@@ -234,3 +236,43 @@ def signatures_of(path: str) -> Mapping[str, Signature] | None:
 def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:
     """Returns a registry of these and of the installed third-party ones."""
     return PlatformRegistry(BUILT_IN, allow_model_code=allow_model_code)
+
+
+class OwnLoader:
+    """Loads a version by a loader of its platform's own, and replays what it brings.
+
+    A :class:`tfs.core.loader.Loader`. Confined to one caller at a time.
+    """
+
+    def __init__(self, path: str, own: Loader[Servable], context: LoadContext) -> None:
+        self._path = path
+        self._own = own
+        self._context = context
+        self._version: LoadedVersion | None = None
+
+    @property
+    def servable(self) -> Servable:
+        """The loaded version."""
+        if self._version is None:
+            raise FailedPrecondition(f"{self._path} is not loaded")
+        return self._version
+
+    def estimate_resources(self) -> ResourceAllocation:
+        return self._own.estimate_resources()
+
+    def load(self, servable_id: ServableId) -> None:
+        if self._version is not None:
+            raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
+        self._own.load(servable_id)
+        try:
+            version = LoadedVersion(self._own.servable)
+            self._context.replay(version, self._path)
+        except BaseException:
+            self._own.unload()
+            raise
+        self._version = version
+
+    def unload(self) -> None:
+        if self._version is not None:
+            self._version = None
+            self._own.unload()

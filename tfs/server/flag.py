@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.operating.admin_access import AdminFrom, read_admin_from
+from tfs.handlers.admin_access import AdminFrom, read_admin_from
 
 T = TypeVar("T")
 

@@ -22,13 +22,13 @@ from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.limits.answered_request import RequestLog
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.methods import Inference, method_table
 from tfs.handlers.oip.service import OipService
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.reflection import OpenStreams
 from tfs.proto.tfs.v1.admin_service_pb2 import GetPageResponse, ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.operating.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
+from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
 from tfs.runtime.placement import Backend
 from tfs.server.flag import (
     Flag,

@@ -13,8 +13,8 @@ from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Code, Internal, Unavailable
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.stats import Stats
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.limits.answered_request import AnsweredRequest
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler

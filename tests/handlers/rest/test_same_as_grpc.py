@@ -26,8 +26,8 @@ from tfs.core.servable import InferenceTask, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import LARGE_BYTES, TensorView
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.message_limits import JsonRoom
 from tfs.handlers.predict import PredictHandler

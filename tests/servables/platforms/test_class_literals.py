@@ -9,7 +9,7 @@ import pytest
 from tfs.core.errors import InvalidArgument
 from tfs.servables.platform import VersionDescription
 from tfs.servables.platforms.python_model import PythonModel
-from tfs.servables.reach.source_reach import MAX_SOURCE_BYTES
+from tfs.servables.source_reach import MAX_SOURCE_BYTES
 
 SOURCE = '''"""signatures = {"not": "this"}"""
 import signatures

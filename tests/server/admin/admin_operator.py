@@ -10,7 +10,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.stats import Stats
-from tfs.handlers.operating.admin import Asked
+from tfs.handlers.admin import Asked
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports

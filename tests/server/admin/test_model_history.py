@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfs.server.admin.model_history import ModelHistory
+from tfs.server.admin.server_reports import ModelHistory
 from tfs.testing.fake_clock import FakeClock
 
 

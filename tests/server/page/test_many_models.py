@@ -12,7 +12,7 @@ from tests.server.environment import Environment, config, model
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import NotFound
 from tfs.core.stats import Stats
-from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.rest.openapi_document import DescribedModel
 from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports

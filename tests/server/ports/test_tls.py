@@ -11,7 +11,7 @@ import pytest
 from tests.certificates import Certificates
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.frontends.tls.tls_context import server_context
+from tfs.frontends.tls_context import server_context
 from tfs.server.options import ServerOptions
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.tls_file import TlsFile, read_tls_file

@@ -14,8 +14,7 @@ from managers.versions.retry import RetryOptions
 from sources.adapter import LoaderSourceAdapter
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote.cache import VersionCache, VersionCacheOptions
-from sources.remote.fetching_loader import FetchingLoader
+from sources.remote.cache import FetchingLoader, VersionCache, VersionCacheOptions
 from sources.remote.storage import AnyFileSystem, RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from tests.sources.remote.fake_remote import SIGNATURE

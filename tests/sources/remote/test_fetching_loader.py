@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sources.remote.cache import VersionCache, VersionCacheOptions
-from sources.remote.fetching_loader import FetchingLoader
+from sources.remote.cache import FetchingLoader, VersionCache, VersionCacheOptions
 from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import StoragePath
 from tests.sources.remote.fake_remote import FakeRemote

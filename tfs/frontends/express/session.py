@@ -21,9 +21,8 @@ from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import Cancelled, ServingError, Unimplemented
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.budget import LONG_BYTES
-from tfs.frontends.express.call import ExpressCall
+from tfs.frontends.express.call import ExpressCall, ExpressStreamCall
 from tfs.frontends.express.client_state import ClientState, SharedState
-from tfs.frontends.express.stream_call import ExpressStreamCall
 from tfs.frontends.express.timeouts import Timeouts
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ErrorCode

@@ -36,7 +36,7 @@ from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.grpcio.grpcio_call import CallHost, GenericHandler
 from tfs.frontends.listener import UNIX
-from tfs.frontends.tls.tls_context import server_context
+from tfs.frontends.tls_context import server_context
 
 T = TypeVar("T")
 

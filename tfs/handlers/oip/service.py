@@ -13,12 +13,12 @@ from tfs.core.call import Call, Handler, RpcMethod
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthReader
 from tfs.handlers.message_limits import QUESTION_BYTES, parse
 from tfs.handlers.model_lookup import ModelLookup, NotResident
 from tfs.handlers.model_service import StatusReader
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.service_names import OIP
 from tfs.proto.inference import open_inference_grpc_pb2 as pb

@@ -18,7 +18,7 @@ from tfs.servables.archives import (
     mapped_resources,
 )
 from tfs.servables.platform import VersionDescription, describe
-from tfs.servables.reach.source_reach import why_package
+from tfs.servables.source_reach import why_package
 
 
 class TorchScript:

@@ -22,7 +22,7 @@ from tfs.core.errors import (
     Unimplemented,
     serving_error,
 )
-from tfs.handlers.operating.admin import Asked, Done
+from tfs.handlers.admin import Asked, Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin.choices import (
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class CoreAdmin:
-    """Is an :data:`tfs.handlers.operating.admin.Admin` over a server core. Thread-safe.
+    """Is an :data:`tfs.handlers.admin.Admin` over a server core. Thread-safe.
 
     Args:
         core: The core.

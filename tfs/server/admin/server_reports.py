@@ -1,12 +1,14 @@
 """The one report on a server: itself, its models and their versions, as AdminService's messages.
 
-``tfs status``, ``tfs config show`` and pages for people all read these messages.
+``tfs status``, ``tfs config show`` and pages for people all read these messages. Those who ask
+again and again get the models that fare otherwise than at an earlier look.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,13 +20,11 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.canary_report import canary_report
 from tfs.server.admin.config_report import (
     base_report,
     effective_text,
     memory_bytes,
 )
-from tfs.server.admin.model_history import ModelHistory
 from tfs.server.admin.version_report import (
     FiguresOf,
     fill_load,
@@ -32,10 +32,12 @@ from tfs.server.admin.version_report import (
     fill_stats,
     version_report,
 )
+from tfs.server.canary.trial import Trial
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import RunningConfig
 from tfs.server.core import ServerCore
 from tfs.server.messages import fill_error, histogram
+from tfs.server.model_settings import ModelSettings
 from tfs.server.system.processes import tree_resident_bytes
 
 log = logging.getLogger(__name__)
@@ -343,3 +345,104 @@ def stats_report(stats: Stats) -> list[pb.Stat]:
         for name, labels, snapshot in stats.histograms()
     ]
     return sorted(reports, key=lambda stat: (stat.name, sorted(stat.labels.items())))
+
+
+def canary_report(
+    trial: Trial,
+    settings: ModelSettings,
+    primary: int | None,
+    states: Sequence[ServableState],
+    *,
+    include_latencies: bool,
+) -> pb.CanaryReport:
+    """Returns the state of a trial; ``states`` are those of the model's versions."""
+    report = trial.report(include_latencies=include_latencies)
+    version = report.canary.version
+    if settings.canary is not None:
+        report.canary.CopyFrom(settings.canary)
+    if primary is not None and primary != version:
+        report.primary = primary
+    if report.phase == pb.CanaryReport.REJECTED:
+        return report
+    if hindrance := _hindrance(version, states):
+        report.phase = pb.CanaryReport.WAITING
+        report.reason = hindrance
+    elif primary is None or primary == version:
+        report.phase = pb.CanaryReport.WAITING
+        report.reason = f"no version but {version} is available to compare with"
+    else:
+        report.phase = pb.CanaryReport.RUNNING
+    return report
+
+
+def _hindrance(version: int, states: Sequence[ServableState]) -> str:
+    """Returns why a version cannot be requested; "" if it can."""
+    state = next((each for each in states if each.id.version == version), None)
+    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return ""
+    if state is not None and state.error is not None:
+        return f"version {version} is not available: {state.error.message}"
+    return f"version {version} is not available yet"
+
+
+_MOST_CHANGES: Final = (
+    1000  # as many are reported well within the time that callers wait
+)
+
+
+class ModelHistory:
+    """When each model was last seen to change. Thread-safe.
+
+    Args:
+        clock: Its time begins the count, so that no process repeats the revisions of
+            another.
+
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        # Guards the next; leaf.
+        self._lock = threading.Lock()
+        self._first = self._revision = int(clock.wall_s() * 1e6)
+        # The revision of its last change, and how it looked then; None: it was gone.
+        self._seen: dict[str, tuple[int, object]] = {}
+
+    def changes(
+        self, looks: Mapping[str, object], since: int
+    ) -> tuple[list[str], pb.ListModelsResponse]:
+        """Notes how models look now, and returns the first that changed since a revision.
+
+        With them comes what a reply says of them: the revisions, and the models that are
+        not there any more. With 0, or a revision of another process, all have changed.
+        """
+        with self._lock:
+            seen = self._seen
+            for name, look in looks.items():
+                if name not in seen or seen[name][1] != look:
+                    self._note(name, look)
+            for name in seen.keys() - looks.keys():
+                if seen[name][1] is not None:
+                    self._note(name, None)
+            is_paged = since > 0
+            if not self._first <= since <= self._revision:
+                since = 0
+            changed = []
+            for name, (at, look) in reversed(seen.items()):
+                if at <= since:
+                    break
+                if since or look is not None:
+                    changed.append(name)
+            changed.reverse()
+            newest = revision = self._revision
+            if is_paged and len(changed) > _MOST_CHANGES:
+                changed = changed[:_MOST_CHANGES]
+                revision = seen[changed[-1]][0]
+        names = [name for name in changed if name in looks]
+        gone = [name for name in changed if name not in looks]
+        return names, pb.ListModelsResponse(
+            revision=revision, since=since, gone=gone, newest=newest
+        )
+
+    def _note(self, name: str, look: object) -> None:
+        self._seen.pop(name, None)  # the last to change comes last
+        self._revision += 1
+        self._seen[name] = self._revision, look

@@ -19,8 +19,8 @@ from tfs.core.errors import (
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.stats import HistogramSnapshot
-from tfs.handlers.operating.admin import Admin, Asked
-from tfs.handlers.operating.admin_access import KEY_COOKIE, AdminAccess
+from tfs.handlers.admin import Admin, Asked
+from tfs.handlers.admin_access import KEY_COOKIE, AdminAccess
 from tfs.handlers.rest.paths import Routes
 from tfs.handlers.rest.root import Run, answer_apart
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

@@ -20,8 +20,8 @@ from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_state import ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.stats import HistogramSnapshot
-from tfs.handlers.operating.admin import Admin
-from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.admin import Admin
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.rest.openapi_document import (
     PREDICT,
     DescribedModel,

@@ -16,8 +16,7 @@ from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
-from sources.remote.cache import VersionCache
-from sources.remote.fetching_loader import FetchingLoader
+from sources.remote.cache import FetchingLoader, VersionCache
 from sources.remote.storage import is_remote, local_path
 from sources.servable_to_monitor import StoragePath
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError

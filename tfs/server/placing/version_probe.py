@@ -24,7 +24,7 @@ from tfs.core.errors import (
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
-from tfs.handlers.operating.admin import Done
+from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.measuring.probe import ProbeOptions

@@ -24,7 +24,7 @@ from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.rest.paths import PREFIX as REST
 from tfs.handlers.rest.root import HttpRoot, Page
 from tfs.server.core import ServerCore
-from tfs.server.metrics.metrics_page import (
+from tfs.server.metrics_page import (
     CONTENT_TYPE,
     MetricsPage,
     ServedModel,

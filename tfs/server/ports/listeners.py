@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from tfs.core.call import ListenerOptions
-from tfs.frontends.tls.tls_context import HTTP_1
-from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.operating.admin_access import ADMIN_LISTENER, HTTP
+from tfs.frontends.tls_context import HTTP_1
+from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
+from tfs.handlers.admin_access import ADMIN_LISTENER, HTTP
 from tfs.handlers.service_names import MODEL
 from tfs.server.options import ServerOptions
 from tfs.server.ports.tls_file import TlsFile

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
-from tfs.frontends.tls.tls_context import server_context
+from tfs.frontends.tls_context import server_context
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import ssl_config_pb2
 

@@ -32,8 +32,7 @@ from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.side_effects import KnownFunctions
 from tfs.runtime.guest.slab import HOST_TRAFFIC, REQUESTS, Slab
-from tfs.runtime.guest.worker.call_slots import CallAnswerer, CallSlots
-from tfs.runtime.guest.worker.staged_calls import StagedCalls
+from tfs.runtime.guest.worker.call_slots import CallAnswerer, CallSlots, StagedCalls
 from tfs.runtime.guest.worker.worker_model import MemoryLimit, WorkerModel
 from tfs.runtime.guest.worker_options import WorkerOptions
 

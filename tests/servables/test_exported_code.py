@@ -15,7 +15,7 @@ from tfs.core.errors import FailedPrecondition
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.servables.platform import LoadContext
-from tfs.servables.reach.exported_code import why_code
+from tfs.servables.platforms.torch_export import why_code
 from tfs.servables.registry import default_registry
 
 Edit = Callable[[bytes], bytes]

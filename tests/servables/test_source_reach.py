@@ -1,4 +1,4 @@
-"""tfs.servables.reach.source_reach."""
+"""tfs.servables.source_reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models import (
     tacotron,
     unet,
 )
-from tfs.servables.reach.source_reach import MAX_SOURCE_BYTES, why_module, why_source
+from tfs.servables.source_reach import MAX_SOURCE_BYTES, why_module, why_source
 
 OWN = ("helpers", "models.net")
 

@@ -10,13 +10,13 @@ from google.protobuf.message import Message
 
 from tfs.core.call import Call, RpcMethod
 from tfs.core.errors import ServingError
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.message_limits import (
     CONFIG_BYTES,
     NAMES_BYTES,
     QUESTION_BYTES,
     parse,
 )
-from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 SERVICE: Final = "tfs.v1.AdminService"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tfs.core.stats import HistogramSnapshot
-from tfs.server.metrics.metrics_page import Exposition
+from tfs.server.metrics_page import Exposition
 
 
 def test_a_family_is_whole_and_typed_once() -> None:

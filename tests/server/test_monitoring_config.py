@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.server.metrics.metrics_page import DEFAULT_PATH, read_monitoring_config
+from tfs.server.metrics_page import DEFAULT_PATH, read_monitoring_config
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.handlers.limits.model_gate import ModelGate
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+from tfs.server.metrics_page import MetricsPage, ServedModel
 from tfs.testing.fake_clock import FakeClock
 
 

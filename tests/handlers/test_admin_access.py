@@ -1,4 +1,4 @@
-"""tfs.handlers.operating.admin_access and tfs.handlers.operating.admin: who may operate the server."""
+"""tfs.handlers.admin_access and tfs.handlers.admin: who may operate the server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from tfs.core.call import Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied
-from tfs.handlers.model_service import ReloadConfigHandler
-from tfs.handlers.operating.admin import Asked, admin_methods
-from tfs.handlers.operating.admin_access import (
+from tfs.handlers.admin import Asked, admin_methods
+from tfs.handlers.admin_access import (
     DEFAULT_ADMIN_FROM,
     AdminAccess,
     AdminFrom,
     read_admin_from,
 )
+from tfs.handlers.model_service import ReloadConfigHandler
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.testing.fake_call import FakeCall
 

@@ -1,4 +1,4 @@
-"""tfs.servables.reach.source_reach, and what each platform says of its versions."""
+"""tfs.servables.source_reach, and what each platform says of its versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfs.export import save, save_python
 from tfs.servables.platforms.model_archive import TorchPackage, TorchScript
 from tfs.servables.platforms.python_model import PythonModel
 from tfs.servables.platforms.torch_export import TorchExport
-from tfs.servables.reach.source_reach import why_folder, why_package
+from tfs.servables.source_reach import why_folder, why_package
 
 SERVABLE = """
 {first}

@@ -1,4 +1,4 @@
-"""tfs.handlers.examples.examples."""
+"""tfs.handlers.examples."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tfs.core.errors import (
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method
-from tfs.handlers.examples import example_rpc
-from tfs.handlers.examples.example_rpc import ExampleQuestion, FoundTask
-from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.example_rpc import ExampleQuestion, FoundTask
+from tfs.handlers.examples import ExampleHandler
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,

@@ -16,7 +16,7 @@ from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.counters import Counters
-from tfs.frontends.tls.tls_context import H2, HTTP_1, TlsContexts
+from tfs.frontends.tls_context import H2, HTTP_1, TlsContexts
 
 Receiver: TypeAlias = Callable[[ssl.SSLSocket, Peer], object]
 """Takes over a client's socket after its handshake. The peer has the names in the client's

@@ -29,7 +29,7 @@ from tfs.handlers.decode_pool import (
     Reserve,
     reserve_unasked,
 )
-from tfs.handlers.examples.example_rpc import (
+from tfs.handlers.example_rpc import (
     ExampleQuestion,
     ExampleRpc,
     FoundTask,

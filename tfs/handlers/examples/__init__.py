@@ -1,1 +1,0 @@
-"""Classify, Regress and MultiInference: requests of tf.Examples."""

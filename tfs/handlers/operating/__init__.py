@@ -1,1 +1,0 @@
-"""The services that operate a server, and who may call them."""

@@ -1,1 +1,0 @@
-"""What the code of a version can reach, read off its files."""

@@ -1,1 +1,0 @@
-"""The counters of a server, as a page for Prometheus: --monitoring_config_file."""
