@@ -64,12 +64,13 @@ def call(model: InlineModel, inputs: Tensors, name: str = "serving_default") -> 
 def test_a_caller_may_call_on_its_own_thread(
     interpreter: DlmopenInterpreter, tmp_path: Path
 ) -> None:
-    """Without the queue, the answer is the same; unloaded, it is refused the same."""
+    """Without the queue, the answer is the same; unloaded, nothing is left to call."""
     loaded = interpreter.load(package(tmp_path, Scale()))
     assert call(loaded, X) == ask(loaded, X).outputs()
     loaded.unload()
+    assert loaded.guest is None
     with pytest.raises(Unavailable, match="scale/1"):
-        call(loaded, X)
+        ask(loaded, X).outputs()
 
 
 def test_a_caller_does_not_wait_for_ever_behind_a_call_that_hangs(
