@@ -21,7 +21,6 @@ from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.reports import ModelSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.store.sqlite_store import SqliteStore
@@ -134,8 +133,8 @@ def test_no_server_goes_while_another_says_nothing_of_its_load(
         idle.add(job, 2)
 
         def num_answering() -> int:
-            seen = idle.state.read().models_seen.get("scale", ModelSighting())
-            return sum(each.primary is not None for each in seen.replicas.values())
+            seen = idle.state.read().models_seen.get("scale", {})
+            return sum(each.primary is not None for each in seen.values())
 
         until(lambda: num_answering() == 2, "both answer")
         frozen = idle.running()[1]

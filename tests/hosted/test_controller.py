@@ -22,7 +22,7 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import read_config
 from tfs.hosted.identities import Identities, Identity
-from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
 
@@ -70,7 +70,7 @@ class Api:
     def see(self, name: str = "m", **at: ReplicaSighting) -> None:
         """Notes what a synchronizer saw, and has the controller take it."""
         jobs = {each: JobSighting((each,)) for each in ("a", "b")}
-        self.state.note({name: ModelSighting(at) if at else None}, jobs)
+        self.state.note({name: at if at else None}, jobs)
         self.controller.take(self.state.read())
 
     def place(self, name: str = "m") -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def test_servers_that_are_asked_for_are_waited_for(api: Api) -> None:
     answers = api.ask(
         pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=2)), "scaled"
     )
-    seen = {"m": ModelSighting({"a": serves(2), "a2": serves(2)})}
+    seen = {"m": {"a": serves(2), "a2": serves(2)}}
     api.state.note(seen, {"a": JobSighting(("a",))})
     api.controller.take(api.state.read())
     assert not answers
@@ -338,13 +338,13 @@ def test_a_job_is_in_force_when_its_models_answer_there(api: Api) -> None:
     api.see(a=serves(1), b=serves(1))
     added = api.ask(pb.AddJobRequest(job="c", memory_bytes=100 * MIB))
     jobs = {each: JobSighting((each,)) for each in "abc"}
-    failed = ModelSighting({"c": serves(1, None, problem="model.pt is damaged")})
+    failed = {"c": serves(1, None, problem="model.pt is damaged")}
     api.state.note({"failing": failed}, jobs)
     api.controller.take(api.state.read())
     assert not added
     asked = pb.GetOpRequest(request_id=f"r{api.num_requests}")
     assert api.controller.op(asked).waits_for == "m to answer on c"
-    api.state.note({"m": ModelSighting({"c": serves(1)})}, jobs)
+    api.state.note({"m": {"c": serves(1)}}, jobs)
     api.controller.take(api.state.read())
     assert added
 
@@ -388,7 +388,7 @@ def test_jobs_come_and_go_by_requests(api: Api) -> None:
     drained = api.ask(pb.DrainJobRequest(job="c"))
     api.see()
     assert not drained
-    api.state.change(edits.drop_job("c"))
+    api.state.change(edits.empty_job("c"))
     api.see()
     assert drained
     assert api.ask(pb.DrainJobRequest(job="b", force=True))

@@ -97,9 +97,9 @@ def test_a_job_leaves_when_it_has_nothing_left_to_do(there: EditedFleet) -> None
     fleet = there.apply(edits.drain_job(at))
     assert fleet.packing == {"m": (other,)}
     assert fleet.jobs[at].is_leaving
-    assert there.apply(edits.drop_job(other)) is fleet
-    assert set(there.apply(edits.drop_job(at)).jobs) == {other}
-    assert there.apply(edits.drop_job(at)).packing == {"m": (other,)}
+    assert there.apply(edits.empty_job(other)) is fleet
+    assert set(there.apply(edits.empty_job(at)).jobs) == {other}
+    assert there.apply(edits.empty_job(at)).packing == {"m": (other,)}
 
 
 def test_a_job_that_is_down_is_replaced_and_welcome_back(there: EditedFleet) -> None:

@@ -22,10 +22,10 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_state import Edit, FleetState, Request
-from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
-from tfs.hosted.snapshot import Snapshot
+from tfs.hosted.fleet_state import Edit, FleetState
+from tfs.hosted.reports import JobSighting, ReplicaSighting
+from tfs.hosted.snapshot import FleetCopy, Snapshot
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)
 MODEL = replace(model("m", 3, 1, 4), partition="gpu", num_replicas=2)
@@ -39,6 +39,13 @@ def state(tmp_path: Path) -> FleetState:
 
 def add(name: str) -> Edit:
     return edits.add_model(model(name))
+
+
+def named(
+    request_id: str, model: str = "", if_generation: int | None = None
+) -> pb.AddModelRequest:
+    edit = pb.Edit(request_id=request_id, if_generation=if_generation)
+    return pb.AddModelRequest(model=model, edit=edit)
 
 
 def why(state: FleetState, name: str) -> list[str]:
@@ -101,7 +108,7 @@ def test_the_history_says_why_a_model_is_where_it_is(state: FleetState) -> None:
     state.change(edits.note_jobs({"a": True}))
     big = edits.add_model(model("big", 900 * MIB))
     with pytest.raises(ServingError):
-        state.commit(big, Request("1", b"big"))
+        state.commit(big, named("1", "big"))
     down, added = why(state, "m")
     assert added == "add-model m; placed on a, which had 100 MiB free"
     assert down == (
@@ -117,13 +124,13 @@ def test_a_request_acts_once_however_often_it_is_repeated(
 ) -> None:
     """The answer is the same, here and at any other controller, until the end."""
     state.change(edits.put_job(server("a", 100 * MIB)))
-    first = state.commit(add("m"), Request("1", b"add m"))
+    first = state.commit(add("m"), named("1", "m"))
     other = state_in(tmp_path)
     for each in (state, other):
         for _ in range(50):
-            assert each.commit(add("m"), Request("1", b"add m")) == first
+            assert each.commit(add("m"), named("1", "m")) == first
     state.change(edits.remove_model("m"))
-    assert other.commit(add("m"), Request("1", b"add m")) == first
+    assert other.commit(add("m"), named("1", "m")) == first
     assert not other.read().fleet.models
     assert other.request("1") == first
     assert other.request("2") is None
@@ -132,35 +139,35 @@ def test_a_request_acts_once_however_often_it_is_repeated(
 def test_a_refusal_is_an_answer_too(state: FleetState) -> None:
     """A repetition does not act because there is room by now."""
     with pytest.raises(ServingError) as refused:
-        state.commit(add("m"), Request("1", b"add m"))
+        state.commit(add("m"), named("1", "m"))
     state.change(edits.put_job(server("a", 100 * MIB)))
     with pytest.raises(type(refused.value)) as again:
-        state.commit(add("m"), Request("1", b"add m"))
+        state.commit(add("m"), named("1", "m"))
     assert again.value.message == refused.value.message
     assert isinstance(state.request("1"), type(refused.value))
-    assert state.commit(add("m"), Request("2", b"add m")).generation == 1
+    assert state.commit(add("m"), named("2", "m")).generation == 1
 
 
 def test_an_id_is_of_one_request(state: FleetState) -> None:
     """Two that share an id by mistake must not get each other's answer."""
     state.change(edits.put_job(server("a", 100 * MIB)))
-    state.commit(add("m"), Request("1", b"add m"))
+    state.commit(add("m"), named("1", "m"))
     with pytest.raises(InvalidArgument, match="used for another"):
-        state.commit(add("n"), Request("1", b"add n"))
+        state.commit(add("n"), named("1", "n"))
 
 
 def test_a_generation_guards_an_edit(state: FleetState) -> None:
     """Who looked at what is not there any more changes nothing."""
     state.change(edits.put_job(server("a", 100 * MIB)))
-    state.commit(add("m"), Request("1", b"", if_generation=0))
+    state.commit(add("m"), named("1", "", if_generation=0))
     version = edits.add_version("m", 2)
-    state.commit(version, Request("2", b"", if_generation=1))
+    state.commit(version, named("2", "", if_generation=1))
     with pytest.raises(Aborted, match="m is at generation 2, not 1"):
-        state.commit(version, Request("3", b"", if_generation=1))
+        state.commit(version, named("3", "", if_generation=1))
     with pytest.raises(Aborted, match="b is at generation 0, not 1"):
-        state.commit(edits.drain_job("b"), Request("4", b"", if_generation=1))
+        state.commit(edits.drain_job("b"), named("4", "", if_generation=1))
     job = edits.drain_job("a", force=True)
-    state.commit(job, Request("5", b"", if_generation=1))
+    state.commit(job, named("5", "", if_generation=1))
 
 
 def test_a_refused_edit_of_a_model_leaves_it(state: FleetState) -> None:
@@ -168,7 +175,7 @@ def test_a_refused_edit_of_a_model_leaves_it(state: FleetState) -> None:
     state.change(edits.put_job(server("a", 100 * MIB)))
     before = state.change(add("m")).fleet
     with pytest.raises(AlreadyExists):
-        state.commit(add("m"), Request("1", b""))
+        state.commit(add("m"), named("1"))
     assert state.read().fleet == before
     assert "refused: model m is served already" in why(state, "m")[0]
 
@@ -177,7 +184,7 @@ def test_sightings_are_read_and_written_only_when_they_differ(
     state: FleetState, tmp_path: Path
 ) -> None:
     """A fleet that is well makes no revisions."""
-    seen = ModelSighting({"a": ReplicaSighting(2, 1, (1, 2), (3,), 2, "slow")})
+    seen = {"a": ReplicaSighting(2, 1, (1, 2), (3,), 2, "slow")}
     job = JobSighting(("a",), "b is away")
     state.note({"m": seen}, {"j": job})
     now = state_in(tmp_path).read()
@@ -195,7 +202,7 @@ def test_who_does_not_lead_any_more_changes_nothing(state: FleetState) -> None:
     with pytest.raises(Aborted):
         state.change(edits.put_job(server("a", 1)), old)
     with pytest.raises(Aborted):
-        state.note({"m": ModelSighting()}, {}, old)
+        state.note({"m": {}}, {}, old)
     assert state.read().revision == 0
 
 
@@ -221,7 +228,7 @@ def test_a_copy_holds_what_was_wanted(tmp_path: Path, state: FleetState) -> None
 def test_a_request_about_what_is_not_there_is_refused(state: FleetState) -> None:
     """The names there are help who mistyped one."""
     with pytest.raises(NotFound, match="there are: none"):
-        state.commit(edits.remove_model("m"), Request("1", b""))
+        state.commit(edits.remove_model("m"), named("1"))
 
 
 def test_a_store_that_is_older_than_the_copy_is_neither_read_nor_changed(
@@ -236,7 +243,7 @@ def test_a_store_that_is_older_than_the_copy_is_neither_read_nor_changed(
     asks: list[Callable[[], object]] = [
         state.read,
         lambda: state.change(add("m")),
-        lambda: state.commit(add("m"), Request("1", b"")),
+        lambda: state.commit(add("m"), named("1")),
     ]
     for ask in asks:
         with pytest.raises(FailedPrecondition, match="older copy"):

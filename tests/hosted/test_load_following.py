@@ -162,13 +162,13 @@ def test_a_job_of_temp_has_no_server_while_it_has_no_model() -> None:
     assert sizes() == (3, 2)
     with pytest.raises(ResourceExhausted):
         there.apply(edits.add_model(model("other", 60 * MIB)))
-    there.apply(edits.rest_job("temp"))
+    there.apply(edits.empty_job("temp"))
     assert sizes() == (3, 2)
     there.apply(edits.remove_model("m"))
     assert sizes() == (3, 2), "servers may have it still"
     there.apply(edits.remove_model("prod"))
     for each in ("temp", "any", "absent"):
-        there.apply(edits.rest_job(each))
+        there.apply(edits.empty_job(each))
     assert sizes() == (0, 1)
     there.apply(edits.add_model(model("prod", 60 * MIB)))
     there.apply(temp("m", 60 * MIB, 1))
@@ -220,7 +220,7 @@ def test_a_model_of_temp_has_no_replica_after_a_minute_without_requests() -> Non
     assert run(400, 530, 0.0, **HAS_M) == {"m": 0}
     fleet = there.apply(edits.follow_load({"m": 0}))
     assert (fleet.models["m"].num_replicas, fleet.packing["m"]) == (0, ())
-    assert there.apply(edits.rest_job("j")).jobs["j"].num_replicas == 0
+    assert there.apply(edits.empty_job("j")).jobs["j"].num_replicas == 0
     fleet = there.apply(edits.wake("m"))
     assert (fleet.packing["m"], fleet.jobs["j"].num_replicas) == (("j",), 1)
     assert there.apply(edits.wake("m")) is fleet

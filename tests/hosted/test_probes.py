@@ -20,7 +20,7 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import HostedModel, read_config
-from tfs.hosted.probes import Probes
+from tfs.hosted.probes import PER_VERSION_BYTES, Probes, newest_version_bytes
 from tfs.hosted.reports import JobSighting
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -228,3 +228,19 @@ def test_a_dry_run_tries_nothing(fleet: Fleet) -> None:
     asked = pb.SimulateRequest(add_version=pb.AddVersionRequest(model="m", version=1))
     assert not fleet.controller.simulate(asked).refusal
     assert fleet.asked == []
+
+
+def test_the_newest_version_s_files_count(tmp_path: Path) -> None:
+    """Version 10 is newer than 9, in a store as well; what is no version is not looked at."""
+    for name, size in (("9", 900), ("10", 1000), ("notes", 5000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.csv").write_bytes(b"x" * size)
+    for place in (str(tmp_path), f"file://{tmp_path}"):
+        assert newest_version_bytes(place) == PER_VERSION_BYTES + 1000
+
+
+def test_what_cannot_be_seen_from_here_has_to_be_said(tmp_path: Path) -> None:
+    """A store's URL, a path of other machines and an empty one ask for --memory."""
+    for path in ("s3://bucket/model", str(tmp_path / "absent"), str(tmp_path)):
+        with pytest.raises(FailedPrecondition, match="--memory"):
+            newest_version_bytes(path)

@@ -79,7 +79,7 @@ def test_what_is_no_model_any_more_goes() -> None:
     assert not made.routes
     sighting = made.sighting("m")
     assert sighting is not None
-    assert sighting.replicas.keys() == {"a1"}
+    assert sighting.keys() == {"a1"}
     made.take(gone, heard())
     assert made.sighting("m") is None
 
@@ -104,7 +104,7 @@ def test_a_server_has_a_change_when_it_was_told_before_it_reported() -> None:
     made = table(fleet("a"), heard("a1", "a2", told={"a1"}))
     sighting = made.sighting("m")
     assert sighting is not None
-    found = {at: each.generation for at, each in sighting.replicas.items()}
+    found = {at: each.generation for at, each in sighting.items()}
     assert found == {"a1": 7, "a2": 0}
 
 

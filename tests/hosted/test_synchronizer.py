@@ -16,9 +16,9 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
 from tfs.hosted.controller_report import job_waits_for, model_waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
-from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.reports import JobReport, ReplicaSighting, report_of
+from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -244,12 +244,12 @@ def test_what_is_wrong_with_a_model_can_be_read_from_the_store(bench: Bench) -> 
     bench.jobs.errors["m"] = "model.pt is damaged"
     bench.look_for(3)
     seen = bench.state.read().models_seen["m"]
-    assert seen.replicas["a"].problem == "model.pt is damaged"
-    assert seen.replicas["a"].primary is None
+    assert seen["a"].problem == "model.pt is damaged"
+    assert seen["a"].primary is None
     bench.jobs.errors.clear()
     bench.look_for(2)
     now = bench.state.read()
-    assert now.models_seen["m"].replicas == {"a": ReplicaSighting(1, 1, (1,))}
+    assert now.models_seen["m"] == {"a": ReplicaSighting(1, 1, (1,))}
     assert now.jobs_seen["a"].answering == ("a",)
     bench.look_for(9)
     assert bench.state.read().revision == now.revision
@@ -270,7 +270,7 @@ def test_a_server_that_did_not_take_in_a_change_is_behind(bench: Bench) -> None:
     bench.state.change(change)
 
     def generation() -> int:
-        return bench.state.read().models_seen["m"].replicas["a"].generation
+        return bench.state.read().models_seen["m"]["a"].generation
 
     bench.look_for(2)
     assert generation() == 0

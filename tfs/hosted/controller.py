@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tfs.core.clock import Clock
@@ -17,15 +18,9 @@ from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet_state import (
-    Committed,
-    Edit,
-    FleetState,
-    Request,
-    check_generation,
-)
+from tfs.hosted.fleet_state import Edit, FleetState, check_generation
 from tfs.hosted.identities import Identities
-from tfs.hosted.probes import UNPROBED, Probed, Probes, is_probed, version_of
+from tfs.hosted.probes import UNPROBED, Probed, Probes, is_probed
 from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -95,29 +90,16 @@ class Controller:
             raise InvalidArgument(
                 f"edit.request_id must have 1 to {_LONGEST_ID} characters: a UUID, say"
             )
-        content = type(request)()
-        content.CopyFrom(request)
-        content.ClearField("edit")
-        named = Request(
-            asked.request_id,
-            type(request).__name__.encode()
-            + content.SerializeToString(deterministic=True),
-            _if_generation(asked),
-        )
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
-        edit, refusal = self._edit(request, owner, until_s)
-        done = self._state.commit(edit, named)
+        edit, cannot_load = self._edit(request, owner, until_s)
+        reply = self._state.commit(edit, request)
         self._nudge()
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
-        notes = edit.notes
-        if refusal:  # there is nothing to wait for
-            until_s, notes = -math.inf, (*notes, refusal)
-        reply = _op(named.id, done, notes)
 
         def is_answered(state: Snapshot) -> bool:
-            waiting = _waiting(state, done)
-            is_over = self._clock.now() >= until_s
+            waiting = _waiting(state, reply)
+            is_over = cannot_load or self._clock.now() >= until_s
             if waiting.what and not waiting.is_stuck and not is_over:
                 return False
             reply.waits_for = waiting.what
@@ -126,24 +108,23 @@ class Controller:
 
         self._wait(is_answered)
 
-    def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, str]:
-        """Returns a request's edit, and why no server can load the version it brings."""
+    def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, bool]:
+        """Returns a request's edit, and whether no server can load what it brings."""
         now = self._state.read()
         edit = self._read(request, now, owner)
-        if self._probes is None:
-            return edit, ""
         try:
-            if not is_probed(request):  # ten thousand may be registered
-                return edit, ""
+            if self._probes is None or not is_probed(request):
+                return edit, False  # ten thousand may be registered
             model = edit.apply(now.fleet).models[request.model]
         except ServingError:
-            return edit, ""  # it is refused whatever the version is like
-        version = version_of(request, model)
-        if version is None or self._state.request(request.edit.request_id) is not None:
-            return edit, ""  # a repetition gets the answer that it got before
-        probed = self._probes.run(model, version, now, until_s - _MARGIN_S)
+            return edit, False  # it is refused whatever the version is like
+        if self._state.request(request.edit.request_id) is not None:
+            return edit, False  # a repetition gets the answer that it got before
+        probed = self._probes.run(request, model, now, until_s - _MARGIN_S)
         edit = self._read(request, self._state.read(), owner, probed)
-        return edit, probed.refusal
+        if probed.refusal:
+            edit = replace(edit, notes=(*edit.notes, probed.refusal))
+        return edit, bool(probed.refusal)
 
     def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
         """Says what a request of ``owner`` would do."""
@@ -154,7 +135,7 @@ class Controller:
         request = getattr(asked, field)
         edit = self._read(request, now, owner)
         try:
-            check_generation(now.fleet, edit, _if_generation(request.edit))
+            check_generation(now.fleet, edit, request.edit)
             after = edit.apply(now.fleet)
         except ServingError as error:
             return pb.Simulation(refusal=error.message, notes=edit.notes)
@@ -167,9 +148,8 @@ class Controller:
             raise NotFound(f"no request {asked.request_id} is known, or known any more")
         if isinstance(done, ServingError):
             raise done
-        reply = _op(asked.request_id, done, ())
-        reply.waits_for = _waiting(self._state.read(), done).what
-        return reply
+        done.waits_for = _waiting(self._state.read(), done).what
+        return done
 
     def model(self, asked: pb.GetModelRequest) -> pb.ModelInfo:
         """Reports a model; one that is gone, if changes of it are asked for."""
@@ -232,8 +212,8 @@ class Controller:
         self, request: Any, now: Snapshot, owner: str, probed: Probed = UNPROBED
     ) -> Edit:
         is_temp = self._identities.is_temp(owner)
-        edit = self._reader.read(request, now, probed, is_temp=is_temp)
-        return self._identities.owned(edit, owner)
+        edit = self._reader.read(request, now, probed, owner=owner, is_temp=is_temp)
+        return self._identities.guarded(edit, owner)
 
     def _model(
         self, state: Snapshot, name: str, num_changes: int
@@ -248,27 +228,11 @@ class Controller:
         return report
 
 
-def _if_generation(edit: pb.Edit) -> int | None:
-    return edit.if_generation if edit.HasField("if_generation") else None
-
-
-def _op(request_id: str, done: Committed, notes: Sequence[str]) -> pb.Op:
-    return pb.Op(
-        request_id=request_id,
-        what=done.why,
-        model=done.model,
-        job=done.job,
-        revision=done.revision,
-        generation=done.generation,
-        notes=notes,
-        version=done.version,
-    )
-
-
-def _waiting(state: Snapshot, done: Committed) -> Waiting:
-    if done.model:
-        found = state.fleet.models.get(done.model)
-        if found is not None and found.generation > done.generation > 0:
-            return model_waits_for(state, done.model)
-        return model_waits_for(state, done.model, done.version, done.num_servers)
-    return job_waits_for(state, done.job)
+def _waiting(state: Snapshot, done: pb.Op) -> Waiting:
+    if not done.model:
+        return job_waits_for(state, done.job)
+    found = state.fleet.models.get(done.model)
+    if found is not None and found.generation > done.generation > 0:
+        return model_waits_for(state, done.model)
+    version = done.version if done.HasField("version") else None
+    return model_waits_for(state, done.model, version, done.num_servers)

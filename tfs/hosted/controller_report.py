@@ -9,7 +9,7 @@ from typing import Final
 
 from tfs.hosted.fleet import Fleet, HostedModel, read_config
 from tfs.hosted.packing import free_bytes, num_copies, num_servers
-from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Change
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -43,9 +43,9 @@ def model_waits_for(
 
     """
     model = state.fleet.models.get(name)
-    seen = state.models_seen.get(name, ModelSighting())
+    seen = state.models_seen.get(name, {})
     if model is None:
-        left = ", ".join(seen.replicas)
+        left = ", ".join(seen)
         return Waiting(f"{left} to unload it" if left else "")
     if str(version) in model.quarantined:
         return Waiting(
@@ -67,7 +67,7 @@ def model_waits_for(
             problem = sighting.problem
             silent = f"{job.name} to answer" + (f": {problem}" if problem else "")
         for address in sighting.answering:
-            there = seen.replicas.get(address, ReplicaSighting())
+            there = seen.get(address, ReplicaSighting())
             for what in _missing(model, traffic, there, version):
                 problem = there.problem
                 said = f"{what} on {address}" + (f": {problem}" if problem else "")
@@ -98,7 +98,7 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
         problem = f": {seen.problem}" if seen.problem else ""
         return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
     for each, placed in state.fleet.packing.items():
-        replicas = state.models_seen.get(each, ModelSighting()).replicas
+        replicas = state.models_seen.get(each, {})
         for address in seen.answering if name in placed else ():
             there = replicas.get(address, ReplicaSighting())
             if there.primary is None and not there.problem:
@@ -152,8 +152,8 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.jobs.extend(state.fleet.packing[name])
         for version, how in found.quarantined.items():
             report.quarantined[int(version)] = how
-    seen = state.models_seen.get(name, ModelSighting())
-    for address, each in seen.replicas.items():
+    seen = state.models_seen.get(name, {})
+    for address, each in seen.items():
         report.replicas.add(
             address=address,
             primary=each.primary,

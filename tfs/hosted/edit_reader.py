@@ -35,9 +35,7 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
-from tfs.hosted.memory_estimate import versions_in
-from tfs.hosted.probes import UNPROBED, Probed, exclude, how_quarantined
-from tfs.hosted.reports import ModelSighting
+from tfs.hosted.probes import UNPROBED, Probed, exclude, versions_in
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
@@ -83,6 +81,7 @@ class EditReader:
         now: Snapshot,
         probed: Probed = UNPROBED,
         *,
+        owner: str = "",
         is_temp: bool = False,
     ) -> Edit:
         """Returns a request's edit; it raises what is wrong with the request.
@@ -91,19 +90,24 @@ class EditReader:
             request: A request that has an Edit.
             now: The fleet.
             probed: What came of probing the version that it brings.
-            is_temp: Whether a model that is added belongs to Temp.
+            owner: Whose a model is that is added; empty for nobody's.
+            is_temp: Whether it belongs to Temp.
 
         """
         try:
             match request:
                 case pb.AddModelRequest():
-                    return add_model(self._new_model(request, probed, is_temp))
+                    made = self._new_model(request, probed, is_temp)
+                    return add_model(replace(made, owner=owner))
                 case pb.UpdateModelRequest():
                     return self._update_model(request)
                 case pb.RemoveModelRequest():
                     return remove_model(request.model)
                 case pb.AddVersionRequest():
-                    return _add_version(request, now, probed)
+                    model = required(now.fleet, request.model)
+                    if missing := _missing_version(model, request.version):
+                        raise NotFound(missing)
+                    return add_version(request.model, request.version, probed)
                 case pb.SetPolicyRequest():
                     return self._set_policy(request, now)
                 case pb.SetHintsRequest():
@@ -159,13 +163,11 @@ class EditReader:
             if asked.HasField("base_path"):
                 config.base_path = asked.base_path
             self.check(config)
-            partition = model.partition
-            if asked.HasField("partition"):
-                partition = asked.partition
+            moved = asked.HasField("partition")
             return replace(
                 model,
                 config=config_text(config),
-                partition=partition,
+                partition=asked.partition if moved else model.partition,
                 is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
             )
 
@@ -173,41 +175,44 @@ class EditReader:
 
     def _set_policy(self, asked: pb.SetPolicyRequest, now: Snapshot) -> Edit:
         model = required(now.fleet, asked.model)
-        policy = asked.WhichOneof("policy")
-        seen = now.models_seen.get(asked.model, ModelSighting())
-        answers = [each.primary for each in seen.replicas.values() if each.primary]
+        seen = now.models_seen.get(asked.model, {})
+        answers = [each.primary for each in seen.values() if each.primary]
         traffic: model_config_pb2.Traffic | None = None
-        if policy == "latest":
-            why = "latest version of"
-        elif policy == "pinned":
-            traffic = model_config_pb2.Traffic(primary=asked.pinned.version)
-            why = f"promote to {asked.pinned.version} of"
-        elif policy == "canary":
-            traffic = model_config_pb2.Traffic(canary=asked.canary.canary)
-            if asked.canary.HasField("primary"):
-                traffic.primary = asked.canary.primary
-            elif answers:
-                traffic.primary = min(answers)
-            else:
-                raise FailedPrecondition(
-                    f"no version of {asked.model} answers; say which is the primary"
-                )
-            why = f"canary {traffic.canary.version} of"
-        elif policy == "rollback":
-            version = _rollback_to(model, asked.rollback, answers)
-            traffic = model_config_pb2.Traffic(primary=version)
-            why = f"rollback to {version} of"
-        else:
-            raise InvalidArgument("a policy is latest, pinned, canary or rollback")
+        match asked.WhichOneof("policy"):
+            case "latest":
+                why = "latest version of"
+            case "pinned":
+                traffic = model_config_pb2.Traffic(primary=asked.pinned.version)
+                why = f"promote to {asked.pinned.version} of"
+            case "canary":
+                traffic = model_config_pb2.Traffic(canary=asked.canary.canary)
+                if not (asked.canary.HasField("primary") or answers):
+                    raise FailedPrecondition(
+                        f"no version of {asked.model} answers; say which is the primary"
+                    )
+                primary = asked.canary.primary
+                if not asked.canary.HasField("primary"):
+                    primary = min(answers)
+                traffic.primary = primary
+                why = f"canary {traffic.canary.version} of"
+            case "rollback":
+                version = _rollback_to(model, asked.rollback, answers)
+                traffic = model_config_pb2.Traffic(primary=version)
+                why = f"rollback to {version} of"
+            case _:
+                raise InvalidArgument("a policy is latest, pinned, canary or rollback")
         self.check(with_traffic(model, traffic))
         edit = set_traffic(asked.model, traffic, why)
-        if str(edit.version) in model.quarantined:
-            raise FailedPrecondition(how_quarantined(model, str(edit.version)))
-        missing = edit.version is not None and _missing_version(model, edit.version)
-        if not missing:
+        if edit.version is None:
             return edit
+        if how := model.quarantined.get(str(edit.version)):
+            raise FailedPrecondition(
+                f"version {edit.version} is quarantined: {how}; add it again to have it "
+                "tried again"
+            )
+        missing = _missing_version(model, edit.version)
         note = f"{missing}; until it is there, what answers now goes on"
-        return replace(edit, notes=(note,))
+        return replace(edit, notes=(note,) if missing else ())
 
     def _job(self, asked: pb.AddJobRequest) -> Job:
         is_ours = bool(asked.num_replicas or asked.max_replicas)
@@ -235,12 +240,12 @@ class EditReader:
 
 def _put_job(job: Job, fleet: Fleet) -> Edit:
     edit = put_job(job)
-    before, after = fleet.jobs.get(job.name), edit.apply(fleet)
-    if before is None or not job.is_ours or after.jobs[job.name].num_replicas > 1:
+    before = fleet.jobs.get(job.name)
+    if before is None or not job.is_ours:
         return edit
     alone = sorted(each for each, at in fleet.packing.items() if at == (job.name,))
     same_limits = (before.memory_bytes, before.cpus) == (job.memory_bytes, job.cpus)
-    if same_limits or not alone:
+    if same_limits or not alone or edit.apply(fleet).jobs[job.name].num_replicas > 1:
         return edit
     note = (
         f"its one server is started again with the new limits, and {', '.join(alone[:3])}"
@@ -248,13 +253,6 @@ def _put_job(job: Job, fleet: Fleet) -> Edit:
         "started again one by one"
     )
     return replace(edit, notes=(note,))
-
-
-def _add_version(asked: pb.AddVersionRequest, now: Snapshot, probed: Probed) -> Edit:
-    missing = _missing_version(required(now.fleet, asked.model), asked.version)
-    if missing:
-        raise NotFound(missing)
-    return add_version(asked.model, asked.version, probed)
 
 
 def _set_hints(asked: pb.SetHintsRequest) -> Edit:

@@ -41,13 +41,13 @@ def put_job(job: Job) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         known = fleet.jobs.get(job.name)
-        if known is not None and known.is_ours != job.is_ours:
+        if known is None:
+            return _placed(_with_job(fleet, job))
+        if known.is_ours != job.is_ours:
             raise AlreadyExists(f"there is another kind of job {job.name}")
-        made = job
-        if known is not None:
-            addresses = known.addresses if known.is_ours else job.addresses
-            made = replace(job, addresses=addresses, generation=known.generation + 1)
-        return _placed(replace(fleet, jobs={**fleet.jobs, job.name: made}))
+        addresses = known.addresses if known.is_ours else job.addresses
+        made = replace(job, addresses=addresses, generation=known.generation + 1)
+        return _placed(_with_job(fleet, made))
 
     return Edit(f"add-job {job.name}", apply, job=job.name)
 
@@ -64,38 +64,25 @@ def drain_job(name: str, *, force: bool = False) -> Edit:
         if job is None:
             raise NotFound(f"no serving job {name}")
         if force:
-            return _placed(_without(fleet, name))
+            return _placed(_without_job(fleet, name))
         leaving = replace(job, is_leaving=True, generation=job.generation + 1)
-        return _complete(fleet, replace(fleet, jobs={**fleet.jobs, name: leaving}))
+        return _complete(fleet, _with_job(fleet, leaving))
 
     return Edit(f"remove-job {name}", apply, job=name)
 
 
-def drop_job(name: str) -> Edit:
-    """Removes a job that was leaving and has no models any more."""
+def empty_job(name: str) -> Edit:
+    """Removes a job without models that leaves; another gets its fewest replicas."""
 
     def apply(fleet: Fleet) -> Fleet:
         job = fleet.jobs.get(name)
-        if job is None or not job.is_leaving:
+        is_used = any(name in placed for placed in fleet.packing.values())
+        if job is None or not job.may_go or is_used:
             return fleet
-        return _placed(_without(fleet, name))
-
-    return Edit(f"{name} left", apply, job=name)
-
-
-def rest_job(name: str) -> Edit:
-    """Leaves a job without models the fewest replicas that it may have."""
-
-    def apply(fleet: Fleet) -> Fleet:
-        job = fleet.jobs.get(name)
-        if (
-            job is None
-            or job.num_replicas <= job.min_replicas
-            or any(name in placed for placed in fleet.packing.values())
-        ):
-            return fleet
+        if job.is_leaving:
+            return _placed(_without_job(fleet, name))
         resting = replace(job, num_replicas=job.min_replicas, is_down=False)
-        return replace(fleet, jobs={**fleet.jobs, name: resting})
+        return _with_job(fleet, resting)
 
     return Edit(f"{name} has no models", apply, job=name)
 
@@ -125,8 +112,7 @@ def set_addresses(name: str, addresses: tuple[str, ...]) -> Edit:
         job = fleet.jobs.get(name)
         if job is None or job.addresses == addresses:
             return fleet
-        changed = replace(job, addresses=addresses)
-        return replace(fleet, jobs={**fleet.jobs, name: changed})
+        return _with_job(fleet, replace(job, addresses=addresses))
 
     return Edit(f"{name} has {len(addresses)} replicas", apply, job=name)
 
@@ -144,7 +130,7 @@ def add_model(model: HostedModel) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
-        after = replace(fleet, models={**fleet.models, model.name: model})
+        after = _with_model(fleet, model)
         at = pack_one(model, fleet)
         if at is not None:
             # Nobody else moves, which is soon found out among ten thousand.
@@ -159,7 +145,10 @@ def add_model(model: HostedModel) -> Edit:
 
 
 def update_model(
-    name: str, update: Callable[[HostedModel], HostedModel], why: str
+    name: str,
+    update: Callable[[HostedModel], HostedModel],
+    why: str,
+    version: int | None = None,
 ) -> Edit:
     """Replaces a model by what ``update`` makes of it, with a place for each replica.
 
@@ -168,11 +157,16 @@ def update_model(
 
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
-        after = replace(update(model), generation=model.generation + 1)
+        changed = replace(update(model), generation=model.generation + 1)
+        after = _with_model(fleet, changed)
+        if replace(model, config="", generation=0, quarantined={}) == replace(
+            changed, config="", generation=0, quarantined={}
+        ):
+            return after  # it takes what it took, wherever it is
         # A hint comes before the load does: its job grows now.
-        return _complete(fleet, replace(fleet, models={**fleet.models, name: after}))
+        return _complete(fleet, after)
 
-    return Edit(f"{why} {name}", apply, model=name)
+    return Edit(f"{why} {name}", apply, model=name, version=version)
 
 
 def remove_model(name: str) -> Edit:
@@ -193,25 +187,19 @@ def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
     estimate; that is refused with ResourceExhausted if there is no room.
     """
 
-    def apply(fleet: Fleet) -> Fleet:
-        model = required(fleet, name)
+    def update(model: HostedModel) -> HostedModel:
         traffic = read_config(model).traffic
         if traffic.primary and version not in (traffic.primary, traffic.canary.version):
             raise FailedPrecondition(
                 f"version {traffic.primary} of {name} is pinned, so version {version} "
                 "does not answer: put it on trial (canary), or promote it"
             )
-        changed = replace(model, generation=model.generation + 1)
-        changed = _with_size(judged(changed, version, probed), probed.version_bytes)
-        after = replace(fleet, models={**fleet.models, name: changed})
-        if changed.memory_bytes == model.memory_bytes:
-            return after
-        return _complete(fleet, after)
+        return _with_size(judged(model, version, probed), probed.version_bytes)
 
-    why = f"add-version {version} of {name}"
-    if probed.crash:
-        why += f"; quarantined: {probed.crash}"
-    return Edit(why, apply, name, version=version)
+    edit = update_model(name, update, f"add-version {version} of", version)
+    if not probed.crash:
+        return edit
+    return replace(edit, why=f"{edit.why}; quarantined: {probed.crash}")
 
 
 def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -> Edit:
@@ -220,17 +208,14 @@ def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -
     None lets the newest version answer.
     """
 
-    def apply(fleet: Fleet) -> Fleet:
-        model = required(fleet, name)
-        config = config_text(with_traffic(model, traffic))
-        changed = replace(model, config=config, generation=model.generation + 1)
-        return replace(fleet, models={**fleet.models, name: changed})
+    def update(model: HostedModel) -> HostedModel:
+        return replace(model, config=config_text(with_traffic(model, traffic)))
 
     version = None
     if traffic is not None:
         on_trial = traffic.HasField("canary")
         version = traffic.canary.version if on_trial else traffic.primary
-    return Edit(f"{why} {name}", apply, model=name, version=version)
+    return update_model(name, update, why, version)
 
 
 def follow_load(wanted: Mapping[str, int]) -> Edit:
@@ -250,7 +235,7 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
                 *range(now, model.num_replicas, -1),
                 min(now, model.num_replicas),
             ):
-                changed = _with(fleet, replace(model, num_replicas=each))
+                changed = _placed(_with_model(fleet, replace(model, num_replicas=each)))
                 if each <= model.num_replicas or changed.num_placed(name) >= each:
                     fleet = changed
                     break
@@ -267,7 +252,7 @@ def wake(name: str) -> Edit:
         model = fleet.models.get(name)
         if model is None or model.num_replicas:
             return fleet
-        return _with(fleet, replace(model, num_replicas=1))
+        return _placed(_with_model(fleet, replace(model, num_replicas=1)))
 
     return Edit(f"a request for {name}", apply, model=name)
 
@@ -288,7 +273,27 @@ def learn(measured: Mapping[str, int]) -> Edit:
     return Edit("memory as measured", apply)
 
 
-# -- requests -------------------------------------------------------------------------
+# -- what they share ------------------------------------------------------------------
+
+
+def required(fleet: Fleet, name: str) -> HostedModel:
+    """Returns a model; NotFound, with the names there are, if there is none."""
+    model = fleet.models.get(name)
+    if model is None:
+        known = ", ".join(sorted(fleet.models)) or "none; tfs hosted add-model adds one"
+        raise NotFound(f"no model {name}; there are: {known}")
+    return model
+
+
+def with_traffic(
+    model: HostedModel, traffic: model_config_pb2.Traffic | None
+) -> ModelConfig:
+    """Returns a model's config with such traffic."""
+    config = read_config(model)
+    config.ClearField("traffic")
+    if traffic is not None:
+        config.traffic.CopyFrom(traffic)
+    return config
 
 
 def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
@@ -301,13 +306,17 @@ def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
     return replace(model, memory_bytes=size)
 
 
-def required(fleet: Fleet, name: str) -> HostedModel:
-    """Returns a model; NotFound, with the names there are, if there is none."""
-    model = fleet.models.get(name)
-    if model is None:
-        known = ", ".join(sorted(fleet.models)) or "none; tfs hosted add-model adds one"
-        raise NotFound(f"no model {name}; there are: {known}")
-    return model
+def _with_model(fleet: Fleet, model: HostedModel) -> Fleet:
+    return replace(fleet, models={**fleet.models, model.name: model})
+
+
+def _with_job(fleet: Fleet, job: Job) -> Fleet:
+    return replace(fleet, jobs={**fleet.jobs, job.name: job})
+
+
+def _without_job(fleet: Fleet, name: str) -> Fleet:
+    jobs = {each: job for each, job in fleet.jobs.items() if each != name}
+    return replace(fleet, jobs=jobs)
 
 
 def _complete(before: Fleet, after: Fleet) -> Fleet:
@@ -320,19 +329,15 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
     """
     after, shortfall = _settled(after)
     servers = num_servers(before.jobs)
-    worse = {
-        name: short
-        for name, short in shortfall.items()
-        if short > _shortfall(before, name, servers)
-        and not (
-            after.models[name].is_temp and after.models[name] is before.models.get(name)
-        )
-    }
-    if worse:
-        model = after.models[min(worse)]
+    for name in sorted(shortfall):
+        short, model, was = shortfall[name], after.models[name], before.models.get(name)
+        if model.is_temp and model is was:
+            continue
+        if was and short <= num_copies(was, servers) - before.num_placed(name):
+            continue
         number = num_copies(model, num_servers(after.jobs))
         raise ResourceExhausted(
-            f"no room for {worse[model.name]} of {number} replicas of {model.name}, "
+            f"no room for {short} of {number} replicas of {name}, "
             f"{model.memory_bytes / (1 << 20):.1f} MiB each"
             + (f", in partition {model.partition!r}" if model.partition else "")
             + "; add a serving job"
@@ -341,8 +346,20 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
     return after
 
 
-def _with(fleet: Fleet, model: HostedModel) -> Fleet:
-    return _placed(replace(fleet, models={**fleet.models, model.name: model}))
+def _placed(fleet: Fleet) -> Fleet:
+    return _settled(fleet)[0]
+
+
+def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
+    """Places models, and gives jobs the replicas that these want; says what is short."""
+    found = pack(fleet)
+    fleet = replace(fleet, packing=found.jobs)
+    jobs = _sized(fleet)
+    if jobs != fleet.jobs:
+        fleet = replace(fleet, jobs=jobs)
+        found = pack(fleet)
+        fleet = replace(fleet, packing=found.jobs)
+    return fleet, found.shortfall
 
 
 def _sized(fleet: Fleet) -> Mapping[str, Job]:
@@ -362,42 +379,3 @@ def _sized(fleet: Fleet) -> Mapping[str, Job]:
             number = min(max(number, job.min_replicas), job.max_replicas)
             jobs[name] = replace(job, num_replicas=number)
     return jobs
-
-
-def _without(fleet: Fleet, name: str) -> Fleet:
-    jobs = {each: job for each, job in fleet.jobs.items() if each != name}
-    return replace(fleet, jobs=jobs)
-
-
-def _placed(fleet: Fleet) -> Fleet:
-    return _settled(fleet)[0]
-
-
-def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
-    """Places models, and gives jobs the replicas that these want; says what is short."""
-    found = pack(fleet)
-    fleet = replace(fleet, packing=found.jobs)
-    jobs = _sized(fleet)
-    if jobs != fleet.jobs:
-        fleet = replace(fleet, jobs=jobs)
-        found = pack(fleet)
-        fleet = replace(fleet, packing=found.jobs)
-    return fleet, found.shortfall
-
-
-def _shortfall(fleet: Fleet, name: str, servers: Mapping[tuple[str, bool], int]) -> int:
-    model = fleet.models.get(name)
-    if model is None or name not in fleet.packing:
-        return 0
-    return max(num_copies(model, servers) - fleet.num_placed(name), 0)
-
-
-def with_traffic(
-    model: HostedModel, traffic: model_config_pb2.Traffic | None
-) -> ModelConfig:
-    """Returns a model's config with such traffic."""
-    config = read_config(model)
-    config.ClearField("traffic")
-    if traffic is not None:
-        config.traffic.CopyFrom(traffic)
-    return config

@@ -6,23 +6,18 @@ It is a value: every change makes a new one. What is really loaded is in
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from google.protobuf import text_format
 
-from tfs.core.errors import DataLoss, InvalidArgument
+from tfs.core.errors import InvalidArgument
 from tfs.proto._pool import POOL
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
-
-T = TypeVar("T")
 
 ModelConfig = model_server_config_pb2.ModelConfig
 
@@ -34,12 +29,8 @@ class Job:
     Attributes:
         name: Its name; the address of its one replica if somebody else runs it.
         memory_bytes: How much the models of one replica may take together.
-        partition: The partition it belongs to ("gpu", "eu"); models are placed only in
-            their own.
+        partition: Models are placed only in their own ("gpu", "eu").
         num_replicas: How many replicas it has.
-        min_replicas: How few it may have.
-        max_replicas: How many it may have when models want so many; 0 for as many as
-            ``num_replicas``.
         cpus: How many processors each replica may use; 0 for all.
         is_ours: Whether the fleet starts its replicas.
         addresses: The gRPC ports of its replicas, "HOST:PORT" or "unix:/path"; of ours
@@ -47,9 +38,10 @@ class Job:
         is_down: Whether no replica answered for so long that others take its place.
         is_leaving: Whether it should be removed once others have its models.
         generation: Counts what users changed.
+        min_replicas: How few replicas it may have.
+        max_replicas: How many it may have when models want so many; 0: ``num_replicas``.
         zone: Where it is; copies of a model go to different zones, if there is room.
-        is_temp: Whether it has models of Temp alone; it may have no replica while it has
-            no model.
+        is_temp: Whether it has models of Temp alone; then it may have no replica.
 
     """
 
@@ -78,6 +70,12 @@ class Job:
         """Whether models may be placed on it."""
         return not (self.is_down or self.is_leaving)
 
+    @property
+    def may_go(self) -> bool:
+        """Whether some of its replicas, or all, have to go when it has no model."""
+        may_shrink = self.max_replicas and self.num_replicas > self.min_replicas
+        return self.is_leaving or bool(may_shrink)
+
     def __post_init__(self) -> None:
         if not self.name:
             raise InvalidArgument("a job needs a name or an address")
@@ -105,24 +103,22 @@ class HostedModel:
         name: The name that requests use.
         config: Its ``ModelConfig`` as text, including name and base path.
         memory_bytes: How much one replica takes while one version replaces another.
-        is_estimate: Whether that was estimated; False: its owner stated it.
-        min_replicas: The least number of servers that serve it; 0 for a model of Temp that
+        is_estimate: Whether that was estimated or measured; False: its owner stated it.
+        min_replicas: The least number of servers that serve it; 0: a model of Temp that
             has none while nobody asks for it.
         max_replicas: The number up to which it may grow when load asks for it.
         partition: The partition of jobs on which it may be placed.
-        num_replicas: The number of servers that should serve it now, at least; it is
-            placed on jobs until they have so many replicas together.
+        num_replicas: The number of servers that should serve it now; it is placed on jobs
+            until they have so many replicas together.
         generation: Counts what users changed.
-        is_on_demand: Whether servers load it at its first request, and unload it when
-            others need its memory.
+        is_on_demand: Whether servers load it at its first request.
         cpus: How many processors one replica keeps busy; 0 if nobody said so.
-        owner: The identity that added it, and whose quota it counts against; empty for
-            none.
+        owner: The identity whose quota it counts against; empty for none.
         is_temp: Whether it belongs to the instance Temp, and has what Prod leaves.
         copies_by_default: Whether nobody said on how many servers it is; then there are
             no more than its partition has.
         quarantined: Versions that crashed when they were tried, and how; its config
-            excludes them, so that no server is told to serve them.
+            excludes them.
 
     """
 
@@ -191,54 +187,6 @@ def replaced(
     if len(before) + sum(name not in before for name in found) > len(after):
         found.update(dict.fromkeys(before.keys() - after.keys()))
     return found
-
-
-def job_row(job: Job) -> str:
-    """Returns a text that :func:`read_job` reads."""
-    return json.dumps(fields_of(job))
-
-
-def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
-    """Returns a text that :func:`read_model` reads."""
-    return json.dumps({"placed": placed, **fields_of(model)})
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """Returns what a flat dataclass has, without the copies that ``asdict`` makes."""
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-
-
-def read_job(text: str) -> Job:
-    """Reads what :func:`job_row` wrote; DataLoss if it is something else."""
-    return made(Job, read_form(text))
-
-
-def read_model(text: str) -> tuple[HostedModel, tuple[str, ...]]:
-    """Reads what :func:`model_row` wrote; DataLoss if it is something else."""
-    form = read_form(text)
-    placed = tuple(form.pop("placed", ()))
-    return made(HostedModel, form), placed
-
-
-def made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
-    """Returns what :func:`fields_of` took apart; DataLoss if it is something else."""
-    try:
-        return kind(
-            **{n: tuple(v) if isinstance(v, list) else v for n, v in form.items()}
-        )
-    except TypeError as error:
-        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
-
-
-def read_form(text: str) -> dict[str, Any]:
-    """Reads an object of JSON; DataLoss if it is something else."""
-    try:
-        form = json.loads(text)
-    except ValueError as error:
-        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
-    if not isinstance(form, dict):
-        raise DataLoss(f"the fleet's state cannot be read: {text[:40]}")
-    return form
 
 
 def room_for(config: ModelConfig, version_bytes: int) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+from google.protobuf import json_format
 
 from tfs.core.errors import (
     BY_CODE,
@@ -24,25 +25,22 @@ from tfs.core.errors import (
     ServingError,
     Unknown,
 )
-from tfs.hosted.fleet import (
-    Fleet,
-    fields_of,
-    model_row,
-)
-from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet import Fleet
 from tfs.hosted.reports import JobSighting, ModelSighting
 from tfs.hosted.snapshot import (
     JOB_SEEN,
     MODEL,
     MODEL_SEEN,
+    FleetCopy,
     Snapshot,
     followed,
     merged,
+    model_row,
+    row_of,
     write,
 )
 from tfs.hosted.store.state_store import Feed, Lease, StateStore, Transaction
-
-log = logging.getLogger(__name__)
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 T = TypeVar("T")
 
@@ -72,46 +70,6 @@ class Edit:
     version: int | None = None
     num_servers: int = 0
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A user's request for an edit. Immutable.
-
-    Attributes:
-        id: Names it: it acts once, however often it is repeated.
-        content: What it asks for, to tell a repetition from another request.
-        if_generation: The generation that its model or job must have; None for any.
-
-    """
-
-    id: str
-    content: bytes
-    if_generation: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a request. Immutable.
-
-    Attributes:
-        why: What it asked for.
-        model: The model it is about, or empty.
-        job: The job it is about, or empty.
-        version: The version it is about.
-        revision: The revision it made, or the last one if there was nothing to change.
-        generation: The generation of its model or job since then; 0 if that is gone.
-        num_servers: On how many servers it asked for the model to be.
-
-    """
-
-    why: str
-    model: str = ""
-    job: str = ""
-    version: int | None = None
-    revision: int = 0
-    generation: int = 0
-    num_servers: int = 0
 
 
 class FleetState:
@@ -171,9 +129,7 @@ class FleetState:
             DataLoss: It contains something else.
 
         """
-        with self._lock:
-            last = self._last
-        return self._advanced(last, self.store.feed(last.revision))
+        return self._advanced(self.store.feed)
 
     def change(self, edit: Edit, lease: Lease | None = None) -> Snapshot:
         """Makes an edit; returns the state afterwards. If it raises, nothing changed.
@@ -184,15 +140,19 @@ class FleetState:
         """
 
         def run(transaction: Transaction) -> Snapshot:
-            before = self._within(transaction)
+            before = self._advanced(transaction.feed)
             return write(transaction, before, edit.apply(before.fleet), edit.why)
 
         return self._kept(self.store.transact(run, lease))
 
-    def commit(self, edit: Edit, request: Request) -> Committed:
+    def commit(self, edit: Edit, request: Any) -> pb.Op:
         """Makes an edit that a user asked for, once: a repetition gets the same answer.
 
         A refusal is an answer, too, and is noted with the model.
+
+        Args:
+            edit: What the request is to do.
+            request: The request, which has an Edit; its id names it.
 
         Raises:
             InvalidArgument: The id named another request before.
@@ -200,44 +160,52 @@ class FleetState:
             ServingError: What ``edit`` raises.
 
         """
+        asked, digest = request.edit, _digest(request)
 
-        def run(
-            transaction: Transaction,
-        ) -> tuple[Committed | ServingError, Snapshot | None]:
-            known = transaction.get(_REQUEST, request.id)
+        def run(transaction: Transaction) -> pb.Op | ServingError:
+            known = transaction.get(_REQUEST, asked.request_id)
             if known is not None:
-                return _answer_before(known, request), None
-            before = self._within(transaction)
+                if json.loads(known)["content"] == digest:
+                    return _answer(known)
+                return InvalidArgument(
+                    f"request id {asked.request_id} was used for another request; take a "
+                    "new one"
+                )
+            before = self._advanced(transaction.feed)
+            outcome: pb.Op | ServingError
+            answer: object
             try:
-                check_generation(before.fleet, edit, request.if_generation)
+                check_generation(before.fleet, edit, asked)
                 after = write(transaction, before, edit.apply(before.fleet), edit.why)
             except ServingError as error:
                 _note_refusal(transaction, before.fleet, edit, error)
-                _remember(transaction, request, [error.code, error.message])
-                return error, None
-            done = Committed(
-                edit.why,
-                edit.model,
-                edit.job,
-                edit.version,
-                after.revision,
-                _generation(after.fleet, edit),
-                edit.num_servers,
-            )
-            _remember(transaction, request, list(fields_of(done).values()))
-            return done, after
+                outcome, answer = error, [error.code, error.message]
+            else:
+                outcome = pb.Op(
+                    request_id=asked.request_id,
+                    what=edit.why,
+                    model=edit.model,
+                    job=edit.job,
+                    revision=after.revision,
+                    generation=_generation(after.fleet, edit),
+                    notes=edit.notes,
+                    version=edit.version,
+                    num_servers=edit.num_servers,
+                )
+                answer = json_format.MessageToDict(outcome)
+            form = json.dumps({"content": digest, "answer": answer})
+            transaction.put_expiring(_REQUEST, asked.request_id, form)
+            return outcome
 
-        outcome, after = self.store.transact(run)
-        if after is not None:
-            self._kept(after)
+        outcome = self.store.transact(run)
         if isinstance(outcome, ServingError):
             raise outcome
         return outcome
 
-    def request(self, request_id: str) -> Committed | ServingError | None:
+    def request(self, request_id: str) -> pb.Op | ServingError | None:
         """Returns what became of a request; None if it is not known (any more)."""
         text = self.store.transact(lambda t: t.get(_REQUEST, request_id))
-        return None if text is None else _answer(json.loads(text)["answer"])
+        return None if text is None else _answer(text)
 
     def note(
         self,
@@ -263,11 +231,11 @@ class FleetState:
             return before
 
         def run(transaction: Transaction) -> Snapshot:
-            now = self._within(transaction)
+            now = self._advanced(transaction.feed)
             revision = now.revision
             for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, news)):
                 for name, each in seen.items():
-                    row = None if each is None else each.to_row()
+                    row = None if each is None else row_of(each)
                     # Without a reason: nobody asked for it.
                     revision = transaction.put(kind, name, row)
             return Snapshot(
@@ -279,12 +247,10 @@ class FleetState:
 
         return self._kept(self.store.transact(run, lease))
 
-    def _within(self, transaction: Transaction) -> Snapshot:
+    def _advanced(self, read_feed: Callable[[int], Feed]) -> Snapshot:
         with self._lock:
             last = self._last
-        return self._advanced(last, transaction.feed(last.revision))
-
-    def _advanced(self, last: Snapshot, feed: Feed) -> Snapshot:
+        feed = read_feed(last.revision)
         seen = max(last.revision, self._least)
         if feed.revision < seen:
             raise FailedPrecondition(
@@ -306,13 +272,13 @@ def _news(now: Mapping[str, T], then: Mapping[str, object]) -> dict[str, T]:
     return {name: each for name, each in now.items() if each != then.get(name)}
 
 
-def check_generation(fleet: Fleet, edit: Edit, wanted: int | None) -> None:
-    """Raises Aborted if what an edit changes has another generation; None is any."""
+def check_generation(fleet: Fleet, edit: Edit, asked: pb.Edit) -> None:
+    """Raises Aborted if what an edit changes has not the generation that is asked for."""
     now = _generation(fleet, edit)
-    if wanted is not None and wanted != now:
+    if asked.HasField("if_generation") and asked.if_generation != now:
         raise Aborted(
-            f"{edit.model or edit.job} is at generation {now}, not {wanted}: somebody "
-            "changed it; look at it again"
+            f"{edit.model or edit.job} is at generation {now}, not "
+            f"{asked.if_generation}: somebody changed it; look at it again"
         )
 
 
@@ -333,26 +299,18 @@ def _note_refusal(
         transaction.put(MODEL, edit.model, row, why)
 
 
-def _remember(transaction: Transaction, request: Request, answer: list[Any]) -> None:
-    form = {"content": _digest(request), "answer": answer}
-    transaction.put_expiring(_REQUEST, request.id, json.dumps(form))
-
-
-def _answer_before(known: str, request: Request) -> Committed | ServingError:
-    form = json.loads(known)
-    if form["content"] != _digest(request):
-        return InvalidArgument(
-            f"request id {request.id} was used for another request; take a new one"
-        )
-    return _answer(form["answer"])
-
-
-def _answer(form: list[Any]) -> Committed | ServingError:
-    if isinstance(form[0], int):
-        code, message = form
+def _answer(known: str) -> pb.Op | ServingError:
+    answer = json.loads(known)["answer"]
+    if isinstance(answer, list):
+        code, message = answer
         return BY_CODE.get(Code(code), Unknown)(message)
-    return Committed(*form)
+    return json_format.ParseDict(answer, pb.Op())
 
 
-def _digest(request: Request) -> str:
-    return hashlib.sha256(request.content).hexdigest()
+def _digest(request: Any) -> str:
+    """Returns what tells a repetition of a request from another request."""
+    content = type(request)()
+    content.CopyFrom(request)
+    content.ClearField("edit")
+    asked_for = content.SerializeToString(deterministic=True)
+    return hashlib.sha256(type(request).__name__.encode() + asked_for).hexdigest()

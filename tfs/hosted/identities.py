@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
-from tfs.hosted.edits import add_model
 from tfs.hosted.fleet import Fleet
 from tfs.hosted.fleet_state import Edit
 
@@ -77,11 +76,11 @@ class Identities:
         """Whether a name belongs to Temp; who has none belongs to Prod."""
         return owner != "" and self.by_name[owner].instance == "temp"
 
-    def owned(self, edit: Edit, owner: str) -> Edit:
-        """Returns an edit that makes ``owner`` own what it adds, within all quotas.
+    def guarded(self, edit: Edit, owner: str) -> Edit:
+        """Returns an edit of ``owner`` that is refused where it may not do that.
 
-        It is refused with PermissionDenied where a name of Temp changes what is not
-        Temp's.
+        That is with PermissionDenied where a name of Temp changes what is not Temp's, and
+        with ResourceExhausted where the quota of whoever owns the model is exceeded.
         """
         if not self.by_name:
             return edit
@@ -94,12 +93,7 @@ class Identities:
                     f"{owner} belongs to Temp, and {edit.model or edit.job} does not"
                 )
             after = edit.apply(fleet)
-            added = after.models.get(edit.model)
-            if owner and added is not None and edit.model not in fleet.models:
-                own = replace(added, owner=owner)
-                after = add_model(own).apply(fleet)
-            found = after.models.get(edit.model)
-            if found is not None:
+            if (found := after.models.get(edit.model)) is not None:
                 self._check(fleet, after, found.owner)
             return after
 

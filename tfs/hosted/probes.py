@@ -1,19 +1,29 @@
-"""Has a server probe a version before any is told to serve it: what it takes, and if it crashes.
+"""What a version takes, and whether it crashes: found out before any server is told of it.
 
-The version runs in a process of its own there (AdminService.Probe). Nothing is kept of a
-probe: who asks again has it done again.
+A server of the partition probes it, in a process of its own (AdminService.Probe); nothing
+is kept of a probe: who asks again has it done again. Where none can, the bytes of its files
+count, and a little for the code around them, until servers have measured it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sources.remote.storage import (
+    AnyFileSystem,
+    RemoteFileSystem,
+    is_remote,
+    local_path,
+)
+from sources.version_policy import name_versions
 from tfs.core.clock import Clock
-from tfs.core.errors import Aborted, ServingError
+from tfs.core.errors import Aborted, FailedPrecondition, ServingError
+from tfs.core.version_directory import payload_files, read_manifest
 from tfs.hosted.fleet import (
     HostedModel,
     ModelConfig,
@@ -21,13 +31,15 @@ from tfs.hosted.fleet import (
     parse_model_config,
     read_config,
 )
-from tfs.hosted.memory_estimate import versions_in
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
 
 log = logging.getLogger(__name__)
+
+PER_VERSION_BYTES: Final = 16 << 20
+"""Modules, activations and queues of a version, as measured with small models."""
 
 _LIMIT_S: Final = 60.0
 _MOST_SERVERS: Final = 4
@@ -76,14 +88,31 @@ class Probes:
 
     def run(
         self,
+        request: Any,
         model: HostedModel,
-        version: int,
         now: Snapshot,
         deadline_s: float = math.inf,
     ) -> Probed:
-        """Returns what came of probing a version; a server that ends is no answer."""
-        request = pb.ProbeRequest(config=read_config(model), version=version)
-        request.config.ClearField("excluded_versions")
+        """Returns what came of probing the version that a request brings.
+
+        A server that ends is no answer; two of them are.
+
+        Args:
+            request: Adds a model or a version.
+            model: The model with it.
+            now: The fleet.
+            deadline_s: When it is not waited for any more.
+
+        """
+        config = read_config(model)
+        if isinstance(request, controller_pb2.AddVersionRequest):
+            version = request.version
+        elif not (found := versions_in(config.base_path)):
+            return UNPROBED
+        else:
+            version = max(found)
+        config.ClearField("excluded_versions")
+        asked = pb.ProbeRequest(config=config, version=version)
         until_s = min(deadline_s, self._clock.now() + _LIMIT_S)
         ended: list[str] = []
         for address in _with_most_room(now, model.partition):
@@ -91,7 +120,7 @@ class Probes:
             if left_s <= 0:
                 break
             try:
-                found = _read(self._probe(address, request, left_s), address)
+                return _read(self._probe(address, asked, left_s), address)
             except Aborted:
                 ended.append(address)
                 if len(ended) == _MOST_ENDED:
@@ -105,8 +134,6 @@ class Probes:
                     address,
                     error,
                 )
-            else:
-                return found
         return UNPROBED
 
 
@@ -125,19 +152,6 @@ def is_probed(request: Any) -> bool:
         return False
     residency = parse_model_config(request.config).residency
     return residency != model_config_pb2.ON_DEMAND
-
-
-def version_of(request: Any, model: HostedModel) -> int | None:
-    """Returns the version that a request brings; None if there is none.
-
-    Args:
-        request: Adds a model or a version.
-        model: The model with it.
-
-    """
-    if isinstance(request, controller_pb2.AddVersionRequest):
-        return request.version
-    return max(versions_in(read_config(model).base_path) or (), default=None)
 
 
 def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
@@ -161,14 +175,6 @@ def exclude(config: ModelConfig, versions: Iterable[int]) -> None:
     """Has servers pass over these versions, too."""
     known = config.excluded_versions
     known.extend(each for each in versions if each not in known)
-
-
-def how_quarantined(model: HostedModel, version: str) -> str:
-    """Returns a sentence on a version that is quarantined."""
-    return (
-        f"version {version} is quarantined: {model.quarantined[version]}; add it again to "
-        "have it tried again"
-    )
 
 
 def _read(reply: pb.ProbeResponse, address: str) -> Probed:
@@ -195,3 +201,46 @@ def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
         address for job in jobs for address in now.jobs_seen[job.name].answering
     ]
     yield from addresses[:_MOST_SERVERS]
+
+
+def newest_version_bytes(base_path: str) -> int:
+    """Returns the estimated memory of the newest version below ``base_path``.
+
+    Raises:
+        FailedPrecondition: It cannot be read from here.
+
+    """
+    try:
+        found = name_versions(AnyFileSystem().list_directories(base_path))
+        if found:
+            newest = f"{base_path.rstrip('/')}/{found[max(found)]}"
+            return size_of(newest) + PER_VERSION_BYTES
+    except OSError as error:
+        raise FailedPrecondition(
+            f"{base_path} cannot be looked at from here ({error}); say what one replica "
+            "takes (--memory)"
+        ) from error
+    raise FailedPrecondition(
+        f"{base_path} holds no version yet; say what one replica takes (--memory)"
+    )
+
+
+def versions_in(base_path: str) -> Sequence[int] | None:
+    """Returns the versions in a base path; None if it cannot be seen from here."""
+    try:
+        return sorted(name_versions(os.listdir(base_path)))
+    except OSError:
+        return None
+
+
+def size_of(path: str) -> int:
+    """Returns the bytes of a version's files."""
+    if is_remote(path):
+        return sum(RemoteFileSystem().file_sizes(path).values())
+    path = local_path(path)
+    try:
+        return sum(each.size_bytes for each in read_manifest(path).files.values())
+    except ServingError:  # a directory without a manifest
+        return sum(
+            os.path.getsize(os.path.join(path, each)) for each in payload_files(path)
+        )

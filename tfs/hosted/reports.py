@@ -6,11 +6,10 @@ by it, and is made anew by every look.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tfs.hosted.fleet import fields_of, made, read_form
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -42,26 +41,12 @@ class ReplicaSighting:
     failed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSighting:
-    """How a model fares on every server that has it, by address. Immutable."""
-
-    replicas: Mapping[str, ReplicaSighting] = field(default_factory=dict)
-
-    def to_row(self) -> str:
-        """Returns a text that :meth:`from_row` reads."""
-        return json.dumps({at: fields_of(each) for at, each in self.replicas.items()})
-
-    @classmethod
-    def from_row(cls, text: str) -> ModelSighting:
-        """Reads what :meth:`to_row` wrote."""
-        found = read_form(text).items()
-        return cls({address: made(ReplicaSighting, form) for address, form in found})
+ModelSighting = Mapping[str, ReplicaSighting]
+"""How a model fares on every server that has it, by address."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSighting:
-    """How a job fares. Immutable.
+class JobSighting(NamedTuple):
+    """How a job fares.
 
     Attributes:
         answering: The addresses of its replicas that answer, and do what they are told.
@@ -71,16 +56,6 @@ class JobSighting:
 
     answering: tuple[str, ...] = ()
     problem: str = ""
-
-    def to_row(self) -> str:
-        """Returns a text that :meth:`from_row` reads."""
-        return json.dumps([self.answering, self.problem])
-
-    @classmethod
-    def from_row(cls, text: str) -> JobSighting:
-        """Reads what :meth:`to_row` wrote."""
-        answering, problem = json.loads(text)
-        return cls(tuple(answering), problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class SightingTable:
             knows = model is not None and heard.told.get(name) == model.config
             generation = model.generation if model is not None and knows else 0
             found[address] = replace(seen, generation=generation)
-        return ModelSighting(found) if found or model is not None else None
+        return found if found or model is not None else None
 
     def _follow(self, address: str, then: Heard, now: Heard) -> set[str]:
         """Takes what a server says now; returns the models for which that differs."""

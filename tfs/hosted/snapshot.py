@@ -1,27 +1,33 @@
 """The state of a fleet at one revision of its store, and the rows that it is made of.
 
-A change of one model among ten thousand reads and writes one row.
+A change of one model among ten thousand reads and writes one row. A copy of the wanted
+state is kept in a file as well, for a start without the store.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from tfs.core.errors import DataLoss
+from tfs.core.system.replaced_file import replace_file
 from tfs.hosted.fleet import (
     Fleet,
     HostedModel,
     Job,
-    job_row,
-    model_row,
-    read_job,
-    read_model,
     replaced,
 )
 from tfs.hosted.packing import free_bytes
-from tfs.hosted.reports import JobSighting, ModelSighting
+from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.store.state_store import Feed, Transaction
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -29,6 +35,8 @@ JOB: Final = "job"
 MODEL: Final = "model"
 MODEL_SEEN: Final = "model seen"
 JOB_SEEN: Final = "job seen"
+
+_COPY_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,43 @@ class Snapshot:
     jobs_seen: Mapping[str, JobSighting] = field(default_factory=dict)
 
 
-_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    JOB: read_job,
-    MODEL: read_model,
-    MODEL_SEEN: ModelSighting.from_row,
-    JOB_SEEN: JobSighting.from_row,
+def row_of(value: object) -> str:
+    """Returns what is kept of a value, or of values by name, as text."""
+    return json.dumps(value, default=_fields)
+
+
+def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
+    """Returns what is kept of a model."""
+    return row_of({"placed": placed, **_fields(model)})
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # Without the copies that ``asdict`` makes.
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _read_model(form: dict[str, Any]) -> tuple[HostedModel, tuple[str, ...]]:
+    placed = tuple(form.pop("placed", ()))
+    return _made(HostedModel, form), placed
+
+
+def _made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
+    return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in form.items()})
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    JOB: partial(_made, Job),
+    MODEL: _read_model,
+    MODEL_SEEN: lambda form: {n: _made(ReplicaSighting, f) for n, f in form.items()},
+    JOB_SEEN: lambda form: JobSighting(tuple(form[0]), form[1]),
 }
+
+
+def _read(kind: str, row: str) -> Any:
+    try:
+        return _READERS[kind](json.loads(row))
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
 
 
 def followed(last: Snapshot, feed: Feed) -> Snapshot:
@@ -70,8 +109,9 @@ def followed(last: Snapshot, feed: Feed) -> Snapshot:
     rows: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
     for change in feed.changes:
         if change.kind in _READERS:
-            read, value = _READERS[change.kind], change.value
-            rows[change.kind][change.key] = None if value is None else read(value)
+            row = change.value
+            value = None if row is None else _read(change.kind, row)
+            rows[change.kind][change.key] = value
     fleet = start.fleet
     if feed.is_snapshot or rows[JOB] or rows[MODEL]:
         fleet = Fleet(
@@ -91,13 +131,8 @@ def merged(of: Mapping[str, T], changes: Mapping[str, T | None]) -> Mapping[str,
     """Returns the same object where nothing changes: whoever looks on sees that at once."""
     if not changes:
         return of
-    merged = dict(of)
-    for name, each in changes.items():
-        if each is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = each
-    return merged
+    both = {**of, **changes}
+    return {name: each for name, each in both.items() if each is not None}
 
 
 def write(
@@ -108,9 +143,9 @@ def write(
     for name in replaced(old.jobs, after.jobs):
         job = after.jobs.get(name)
         if job != old.jobs.get(name):
-            row = None if job is None else job_row(job)
+            row = None if job is None else row_of(job)
             revision = transaction.put(JOB, name, row, reason)
-    free: Mapping[str, int] = {}
+    free = functools.cache(lambda: free_bytes(after))  # asked for if anything moves
     for name in {
         **replaced(old.models, after.models),
         **replaced(old.packing, after.packing),
@@ -120,35 +155,26 @@ def write(
             revision = transaction.put(MODEL, name, None, reason)
             continue
         placed, was = after.packing.get(name, ()), old.packing.get(name, ())
-        if model is old.models.get(name) and placed == was:
-            continue
         if model != old.models.get(name) or set(placed) != set(was):
-            if not free and not set(placed) <= set(was):
-                free = free_bytes(after)
-            why = reason + _moves(old, after, free, model, placed)
-            row = model_row(model, placed)
-            revision = transaction.put(MODEL, name, row, why)
+            why = reason + _moves(old, after, model, free)
+            revision = transaction.put(MODEL, name, model_row(model, placed), why)
     return replace(before, revision=revision, fleet=after)
 
 
 def _moves(
-    old: Fleet,
-    new: Fleet,
-    free: Mapping[str, int],
-    model: HostedModel,
-    placed: tuple[str, ...],
+    old: Fleet, new: Fleet, model: HostedModel, free: Callable[[], Mapping[str, int]]
 ) -> str:
     """Returns why a model is where it is, for the history; empty if it did not move."""
-    said = []
-    was = old.packing.get(model.name, ())
+    placed, was = new.packing.get(model.name, ()), old.packing.get(model.name, ())
     if not model.num_replicas:
         return ""
+    said = []
     for name in placed:
         if name not in was:
-            left = (free[name] + model.memory_bytes) / (1 << 20)
+            left = (free()[name] + model.memory_bytes) / (1 << 20)
             said.append(f"placed on {name}, which had {left:.0f} MiB free")
     said += [
-        f"taken from {name}, {_fate(old.jobs, new.jobs, name)}"
+        f"taken from {name}, {_fate(new.jobs.get(name))}"
         for name in was
         if name not in placed
     ]
@@ -162,8 +188,7 @@ def _moves(
     return "".join(f"; {each}" for each in said)
 
 
-def _fate(old: Mapping[str, Job], new: Mapping[str, Job], name: str) -> str:
-    job = new.get(name)
+def _fate(job: Job | None) -> str:
     if job is None:
         return "which was removed"
     if job.is_down:
@@ -171,3 +196,64 @@ def _fate(old: Mapping[str, Job], new: Mapping[str, Job], name: str) -> str:
     if job.is_leaving:
         return "which leaves"
     return "which others need, or where it is one too many"
+
+
+class FleetCopy:
+    """A file with a line about it, and one for each job and model. For one thread.
+
+    Args:
+        path: The file; its folder exists. Empty keeps no copy.
+
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._kept: Fleet | None = None
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Writes the wanted state, if it is another one; what fails is logged."""
+        fleet = snapshot.fleet
+        if not self._path or fleet is self._kept:
+            return
+        self._kept = fleet
+        jobs = [row_of(each) for each in fleet.jobs.values()]
+        models = [
+            _kept_row(each, fleet.packing[name]) for name, each in fleet.models.items()
+        ]
+        head = {
+            "format": _COPY_FORMAT,
+            "revision": snapshot.revision,
+            "jobs": len(jobs),
+        }
+        lines = "\n".join([json.dumps(head), *jobs, *models])
+        try:
+            replace_file(self._path, lines, is_durable=True)
+        except OSError as error:
+            log.warning("event=fleet_copy_failed path=%s problem=%s", self._path, error)
+
+    def read(self) -> Snapshot | None:
+        """Returns what was kept last; None, logged, if there is no copy to be read."""
+        if not self._path or not os.path.exists(self._path):
+            return None
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                first, *rows = file.read().splitlines()
+            head = json.loads(first)
+            if head["format"] != _COPY_FORMAT:
+                raise ValueError(f"format {head['format']} is not {_COPY_FORMAT}")
+            num_jobs, revision = int(head["jobs"]), int(head["revision"])
+            jobs = [_read(JOB, each) for each in rows[:num_jobs]]
+            models = [_read(MODEL, each) for each in rows[num_jobs:]]
+        except (OSError, ValueError, KeyError, TypeError, DataLoss) as error:
+            log.warning("event=fleet_copy_unread path=%s problem=%s", self._path, error)
+            return None
+        fleet = Fleet(
+            {each.name: each for each in jobs},
+            {each.name: each for each, _ in models},
+            {each.name: placed for each, placed in models},
+        )
+        return Snapshot(revision, fleet)
+
+
+# Of ten thousand models, few are other ones than when the copy was last written.
+_kept_row = functools.lru_cache(maxsize=1 << 14)(model_row)

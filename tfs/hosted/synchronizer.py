@@ -276,12 +276,8 @@ class Synchronizer:
                     self._still_leads,
                 )
             is_known = bool(there) or job.is_down or not job.addresses
-            if configs or not is_known:
-                continue
-            if job.is_leaving:
-                self._change(edits.drop_job(job_name))
-            elif job.max_replicas and job.num_replicas > job.min_replicas:
-                self._change(edits.rest_job(job_name))
+            if is_known and not configs and job.may_go:
+                self._change(edits.empty_job(job_name))
 
     def _message(
         self, fleet: Fleet, configs: Configs, is_first: bool

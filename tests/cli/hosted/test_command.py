@@ -21,8 +21,8 @@ from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.memory_estimate import PER_VERSION_BYTES
-from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.probes import PER_VERSION_BYTES
+from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
@@ -84,7 +84,7 @@ def see(state: FleetState, name: str, **at: ReplicaSighting) -> None:
     jobs = {each: JobSighting((each,)) for each in (ONE, TWO)}
     addresses = {"one": ONE, "two": TWO}
     seen = {addresses[each]: sighting for each, sighting in at.items()}
-    state.note({name: ModelSighting(seen)}, jobs)
+    state.note({name: seen}, jobs)
 
 
 @pytest.mark.parametrize("partition", ["", "far"])

@@ -29,12 +29,12 @@ from tfs.core.errors import ServingError
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
+from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb

@@ -159,11 +159,11 @@ def _add_routing(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_copy import FleetCopy
     from tfs.hosted.fleet_state import FleetState
     from tfs.hosted.identities import ControlOptions
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
+    from tfs.hosted.snapshot import FleetCopy
     from tfs.hosted.synchronizer import SynchronizerOptions
     from tfs.server.system.malloc import apply_settings
 
@@ -325,7 +325,7 @@ def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -
 def edit_reader(*, may_run_jobs: bool) -> EditReader:
     """Returns what reads the requests of commands."""
     from tfs.hosted.edit_reader import EditReader
-    from tfs.hosted.memory_estimate import newest_version_bytes
+    from tfs.hosted.probes import newest_version_bytes
     from tfs.server.config.server_config import read_model
 
     return EditReader(read_model, newest_version_bytes, may_run_jobs)

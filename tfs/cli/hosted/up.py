@@ -83,12 +83,12 @@ def add_up(commands: Subparsers) -> None:
 def _up(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_copy import FleetCopy
     from tfs.hosted.fleet_state import FleetState
     from tfs.hosted.jobs.job_runtime import JobSpec
     from tfs.hosted.jobs.local_process import LocalProcesses
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
+    from tfs.hosted.snapshot import FleetCopy
     from tfs.hosted.store.sqlite_store import SqliteStore
     from tfs.server.system.malloc import apply_settings
 

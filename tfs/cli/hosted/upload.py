@@ -61,7 +61,7 @@ def upload(arguments: argparse.Namespace) -> int:
     """
     from tfs.cli.hosted import requests
     from tfs.hosted.fleet import parse_model_config, room_for
-    from tfs.hosted.memory_estimate import PER_VERSION_BYTES, size_of
+    from tfs.hosted.probes import PER_VERSION_BYTES, size_of
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     source = Path(arguments.directory)

@@ -18,7 +18,7 @@ class Edit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., if_generation: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ("request_id", "what", "model", "job", "revision", "generation", "waits_for", "notes", "version")
+    __slots__ = ("request_id", "what", "model", "job", "revision", "generation", "waits_for", "notes", "version", "num_servers")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Op(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_SERVERS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     what: str
     model: str
@@ -37,7 +38,8 @@ class Op(_message.Message):
     waits_for: str
     notes: _containers.RepeatedScalarFieldContainer[str]
     version: int
-    def __init__(self, request_id: _Optional[str] = ..., what: _Optional[str] = ..., model: _Optional[str] = ..., job: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ...) -> None: ...
+    num_servers: int
+    def __init__(self, request_id: _Optional[str] = ..., what: _Optional[str] = ..., model: _Optional[str] = ..., job: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., num_servers: _Optional[int] = ...) -> None: ...
 
 class AddModelRequest(_message.Message):
     __slots__ = ("edit", "model", "base_path", "config", "hints", "partition")
