@@ -31,7 +31,8 @@ def test_the_page_escapes_what_others_named() -> None:
         "page": 1,
         "num_pages": 1,
         "num_found": 1,
-        "models": [described_view(model, "http://h:1")],
+        "address": "http://h:1",
+        "models": [described_view(model)],
     }
     page = render("docs", view)
     assert "<b>" not in page

@@ -68,7 +68,9 @@ def test_a_page_of_ten_thousand_models_is_quick_and_small(
 
     def show(*, is_live: bool) -> Callable[[], str]:
         return lambda: render(
-            "overview", views.overview("", page, "", is_operator=True), is_live=is_live
+            "overview",
+            views.head(is_operator=True) | views.overview("", page, ""),
+            is_live=is_live,
         )
 
     text, taken_s = taking(show(is_live=False))
@@ -81,11 +83,12 @@ def test_a_page_of_ten_thousand_models_is_quick_and_small(
 
 def test_models_are_listed_a_hundred_a_page(views: Views) -> None:
     """What is looked for stays in the links to the pages before and behind."""
-    text = render("overview", views.overview("del0", 3, "silent", is_operator=True))
+    head = views.head(is_operator=True)
+    text = render("overview", head | views.overview("del0", 3, "silent"))
     assert "201\N{EN DASH}300 of 9850" in text
     for page in (2, 4):
         assert f'href="/?q=del0&show=silent&page={page}"' in text.replace("&amp;", "&")
-    text = render("docs", views.docs("", 100, is_operator=False))
+    text = render("docs", head | views.docs("", 100))
     assert text.count("?model=model") == 100
     assert 'href="/docs?page=99"' in text
     assert "page=101" not in text

@@ -7,13 +7,12 @@ import pytest
 from tfs.core.errors import without_paths
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.page.charts import bars, latency_lines, moving, quantile
+from tfs.server.page.charts import latency_lines, moving, quantile
 from tfs.server.page.words import (
     ago,
     count,
     duration,
     share,
-    size,
     state_of,
 )
 
@@ -42,7 +41,6 @@ def test_values_have_few_digits_and_a_unit() -> None:
         "2 h",
     ]
     assert [duration(each) for each in (0, 3.1e-4, 2.5)] == ["0", "310 µs", "2.5 s"]
-    assert [size(each) for each in (12, 5 << 20)] == ["12 B", "5 MB"]
     assert [count(each) for each in (1234, 12_345_678)] == ["1,234", "12.3M"]
     assert [share(each) for each in (1.0, 0.0123)] == ["100 %", "1.23 %"]
 
@@ -69,11 +67,9 @@ def test_charts_lie_within_their_frames() -> None:
     other = pb.Histogram(bounds=[1, 2, 4], counts=[1, 1, 0, 0], total=3)
     lines = latency_lines(one, other)
     assert lines is not None
-    assert lines.primary == "M0 68.0L160 4.0L320 68.0"
+    assert lines.primary == "M0.0 27.0L50.0 1.0L100.0 27.0"
     assert (lines.low, lines.high) == ("1 s", "2 s")
     assert latency_lines(one, pb.Histogram(bounds=[1, 2, 4], counts=[0] * 4)) is None
-    assert bars(one).startswith("M40.0 18v-18.0")
-    assert bars(pb.Histogram()) == ""
     path, limit_y = moving([1.0, None, 2.0, 2.0], 2.0)
     assert path == "M0.0 15.7h1M66.7 4.4L100.0 4.4"
     assert limit_y == pytest.approx(4.4, abs=0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -36,7 +36,6 @@ Schema = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 4096  # longer ones are no use on a page
 _JSON: Final = "application/json"
 PREDICT: Final = "predict"
-_ERROR: Final = {"$ref": "#/components/responses/Error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +74,22 @@ def openapi_document(
         more: Where others are described.
 
     """
-    error = _object_schema({"error": {"type": "string"}}, ["error"])
+    description = (
+        "TensorFlow Serving's REST API of the models on this server. "
+        f"NaN, Infinity and -Infinity are numbers here.{more}"
+    )
+    error = _object({"error": {"type": "string"}})
     frame = {
         "openapi": "3.1.0",
-        "info": {
-            "title": "TFS",
-            "version": release,
-            "description": "TensorFlow Serving's REST API of the models on this server. "
-            f"NaN, Infinity and -Infinity are numbers here.{more}",
-        },
+        "info": {"title": "TFS", "version": release, "description": description},
         "components": {
-            "schemas": {"Error": error},
-            "responses": {
-                "Error": {
-                    "description": "What is wrong, and what to do.",
-                    "content": {
-                        _JSON: {"schema": {"$ref": "#/components/schemas/Error"}}
-                    },
-                }
-            },
+            "responses": {"Error": _answer("What is wrong, and what to do.", error)}
         },
     }
     parts = [dump(frame)[:-1] + b',"paths":{']
-    comma = b""
     for model in models:
+        comma = b"," if len(parts) > 1 else b""
         parts.append(comma + dump(_paths_of(model))[1:-1])
-        comma = b","
     return (*parts, b"}}")
 
 
@@ -119,9 +108,8 @@ def request_example(
 
     Arrays in it are numpy's; see :func:`tfs.codec.json.tensor_writer.dump`.
     """
-    inputs = {
-        key: view for key, view in inputs.items() if key not in signature.defaults
-    }
+    optional = signature.defaults
+    inputs = {name: view for name, view in inputs.items() if name not in optional}
     num = sum(view.num_elements for view in inputs.values())
     if not inputs or num > _MAX_EXAMPLE_ELEMENTS:
         return None
@@ -133,37 +121,31 @@ def request_example(
     if signature_name != DEFAULT_SIGNATURE:
         body[SIGNATURE_NAME] = signature_name
     if method != PREDICT:
-        if any(each.input not in inputs for each in signature.features.values()):
+        features = signature.features
+        if any(each.input not in inputs for each in features.values()):
             return None
         example = {
-            name: _feature_values(name, inputs[feature.input])
-            for name, feature in signature.features.items()
+            name: _feature_values(name, inputs[each.input])
+            for name, each in features.items()
         }
-        return body | {"examples": [example]} if example else None
+        return body | {"examples": [example]}
     if not signature.batched:
         return body | {INPUTS: values}
     if len(values) == 1:
-        return body | {INSTANCES: next(iter(values.values()))}
-    num_rows = min(view.num_rows for view in inputs.values())
-    rows = [
-        {name: column[row] for name, column in values.items()}
-        for row in range(num_rows)
-    ]
+        (rows,) = values.values()
+    else:
+        columns = zip(*values.values(), strict=False)
+        rows = [dict(zip(values, row, strict=True)) for row in columns]
     return body | {INSTANCES: rows}
 
 
 def _plain(name: str, view: Any) -> Any:
-    if view.dtype is STRING and not all(map(_is_text, view.strings)):
-        name = f"{name}_bytes"
+    if view.dtype is STRING:
+        try:
+            b" ".join(view.strings).decode()
+        except UnicodeDecodeError:
+            name = f"{name}_bytes"
     return json_value(name, view)
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _feature_values(name: str, view: Any) -> Any:
@@ -175,110 +157,111 @@ def _feature_values(name: str, view: Any) -> Any:
 
 
 def _paths_of(model: DescribedModel) -> Mapping[str, Any]:
-    base, tag = model.path, model.name
-    paths: dict[str, Any] = {}
     by_method: dict[str, dict[str, Signature]] = {}
     for name, signature in model.signatures.items():
         for method in methods_of(signature):
             by_method.setdefault(method, {})[name] = signature
-    for method, signatures in by_method.items():
-        paths[f"{base}:{method}"] = {"post": _operation(model, tag, method, signatures)}
-    answer = {"description": "In protobuf's JSON.", "content": {_JSON: {"schema": {}}}}
+    paths = {
+        f"{model.path}:{method}": {"post": _operation(model, method, signatures)}
+        for method, signatures in by_method.items()
+    }
     for path, summary in (
-        (base, "Versions and their states"),
-        (f"{base}/metadata", "Signatures"),
+        ("", "Versions and their states"),
+        ("/metadata", "Signatures"),
     ):
-        paths[path] = {
-            "get": {
-                "tags": [tag],
-                "summary": summary,
-                "responses": {"200": answer, "default": _ERROR},
-            }
-        }
+        answer = _answer("In protobuf's JSON.", {})
+        paths[f"{model.path}{path}"] = {"get": _described(model, summary, answer)}
     return paths
 
 
 def _operation(
-    model: DescribedModel, tag: str, method: str, signatures: Mapping[str, Signature]
+    model: DescribedModel, method: str, signatures: Mapping[str, Signature]
 ) -> Schema:
     bodies: list[Schema] = []
     answers: list[Schema] = []
     examples: dict[str, Schema] = {}
     for name, signature in signatures.items():
-        key = {} if name == DEFAULT_SIGNATURE else {SIGNATURE_NAME: {"const": name}}
         if method == PREDICT:
-            bodies += _predict_bodies(key, signature)
-            answers += _predict_answers(signature)
+            asked, answered = _columns_and_rows(signature)
         else:
-            rows = {"type": "array", "items": _example_schema(signature), "minItems": 1}
-            bodies.append(_body(key, "examples", rows))
-            answers.append(_body({}, "results", {"type": "array"}))
-        inputs = model.examples.get(name, {})
-        value = request_example(method, name, signature, inputs)
+            asked = {"examples": _rows(_example(signature))}
+            answered = {"results": {"type": "array"}}
+        key = {} if name == DEFAULT_SIGNATURE else {SIGNATURE_NAME: {"const": name}}
+        bodies += [_object(key | {form: each}) for form, each in asked.items()]
+        answers += [_object({form: each}) for form, each in answered.items()]
+        value = request_example(method, name, signature, model.examples.get(name, {}))
         if value is not None:
             examples[name] = {"value": value}
     content: Schema = {"schema": {"anyOf": bodies}}
     if examples:
         content["examples"] = examples
-    return {
-        "tags": [tag],
-        "summary": f"{method.capitalize()} with {model.name} {model.version}",
-        "requestBody": {"required": True, "content": {_JSON: content}},
-        "responses": {
-            "200": {
-                "description": "The answer.",
-                "content": {_JSON: {"schema": {"anyOf": answers}}},
-            },
-            "default": _ERROR,
-        },
-    }
+    summary = f"{method.capitalize()} with {model.name} {model.version}"
+    answer = _answer("The answer.", {"anyOf": answers})
+    body = {"required": True, "content": {_JSON: content}}
+    return _described(model, summary, answer) | {"requestBody": body}
 
 
-def _predict_bodies(key: Schema, signature: Signature) -> list[Schema]:
-    optional = signature.defaults
-    columns = _tensors_schema(signature.inputs, 0, optional)
-    bodies = [_body(key, INPUTS, columns)]
+def _described(model: DescribedModel, summary: str, answer: Schema) -> Schema:
+    responses = {"200": answer, "default": {"$ref": "#/components/responses/Error"}}
+    return {"tags": [model.name], "summary": summary, "responses": responses}
+
+
+def _answer(description: str, schema: Schema) -> Schema:
+    return {"description": description, "content": {_JSON: {"schema": schema}}}
+
+
+def _columns_and_rows(signature: Signature) -> tuple[Schema, Schema]:
+    """Returns what Predict takes and answers: schemas by key."""
+    inputs, outputs, optional = signature.inputs, signature.outputs, signature.defaults
+    asked: Schema = {INPUTS: {"anyOf": _tensors(inputs, 0, optional)}}
+    answered: Schema = {OUTPUTS: _tensors(outputs, 0)[0]}
     if signature.batched:
-        row = _tensors_schema(signature.inputs, 1, optional)
-        rows = {"type": "array", "items": row, "minItems": 1}
-        bodies.append(_body(key, INSTANCES, rows))
-    return bodies
+        asked[INSTANCES] = _rows({"anyOf": _tensors(inputs, 1, optional)})
+        answered[PREDICTIONS] = _rows(_tensors(outputs, 1)[0])
+    return asked, answered
 
 
-def _predict_answers(signature: Signature) -> list[Schema]:
-    def schema(skipped: int) -> Schema:
-        by_name = {
-            name: _tensor_schema(spec, skipped)
-            for name, spec in signature.outputs.items()
-        }
-        if len(by_name) == 1:
-            return next(iter(by_name.values()))
-        return _object_schema(by_name, list(by_name))
+def _tensors(
+    specs: Mapping[str, TensorSpec], skipped: int, optional: Collection[str] = ()
+) -> list[Schema]:
+    """Returns the schema of tensors by name; before it, that of one that may stand alone.
 
-    answers = [_body({}, OUTPUTS, schema(0))]
-    if signature.batched:
-        rows = {"type": "array", "items": schema(1)}
-        answers.append(_body({}, PREDICTIONS, rows))
-    return answers
+    Args:
+        specs: The tensors.
+        skipped: How many of their dimensions lie outside.
+        optional: Which may be left out.
 
-
-def _body(key: Schema, name: str, schema: Schema) -> Schema:
-    return _object_schema({**key, name: schema}, [*key, name])
-
-
-_BYTES: Final[Schema] = {
-    "type": "object",
-    "properties": {BYTES_KEY: {"type": "string", "contentEncoding": "base64"}},
-    "required": [BYTES_KEY],
-    "additionalProperties": False,
-}
+    """
+    by_name = {}
+    for name, spec in specs.items():
+        schema = _element(spec.dtype)
+        for size in reversed(spec.shape[skipped:]):
+            schema = {"type": "array", "items": schema}
+            if size != FREE:
+                schema |= {"minItems": size, "maxItems": size}
+        by_name[name] = schema
+    required = [name for name in by_name if name not in optional]
+    alone = [by_name[name] for name in required if len(required) == 1]
+    return [*alone, _object(by_name, required)]
 
 
-def _element_schema(dtype: DType) -> Schema:
+def _rows(row: Schema) -> Schema:
+    return {"type": "array", "items": row, "minItems": 1}
+
+
+def _object(properties: Schema, required: Sequence[str] | None = None) -> Schema:
+    """Returns the schema of an object; other keys may stand beside these."""
+    required = list(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _element(dtype: DType) -> Schema:
     """Returns the schema of one element."""
     name = dtype.name
     if name == "string":
-        return {"anyOf": [{"type": "string"}, _BYTES]}
+        coded = {"type": "string", "contentEncoding": "base64"}
+        alone = {"additionalProperties": False}
+        return {"anyOf": [{"type": "string"}, _object({BYTES_KEY: coded}) | alone]}
     if name == "bool":
         return {"type": "boolean"}
     if name.startswith("complex"):
@@ -293,47 +276,17 @@ def _element_schema(dtype: DType) -> Schema:
     return {"type": "number", "format": name}
 
 
-def _tensor_schema(spec: TensorSpec, skipped: int = 0) -> Schema:
-    """Returns the schema of a tensor; ``skipped`` dimensions lie outside of it."""
-    schema = _element_schema(spec.dtype)
-    for size in reversed(spec.shape[skipped:]):
-        schema = {"type": "array", "items": schema}
-        if size != FREE:
-            schema |= {"minItems": size, "maxItems": size}
-    return schema
-
-
-def _object_schema(properties: Mapping[str, Schema], required: list[str]) -> Schema:
-    """Returns the schema of an object; other keys may stand beside these."""
-    schema: Schema = {"type": "object", "properties": dict(properties)}
-    return schema | {"required": required} if required else schema
-
-
-def _tensors_schema(
-    specs: Mapping[str, TensorSpec], skipped: int, optional: Mapping[str, Any]
-) -> Schema:
-    """Returns the schema of tensors by name, of which one may stand alone."""
-    by_name = {name: _tensor_schema(spec, skipped) for name, spec in specs.items()}
-    required = [name for name in by_name if name not in optional]
-    named = _object_schema(by_name, required)
-    if len(required) != 1:
-        return named
-    return {"anyOf": [by_name[required[0]], named]}
-
-
-def _example_schema(signature: Signature) -> Schema:
+def _example(signature: Signature) -> Schema:
     """Returns the schema of one tf.Example in JSON."""
-    required = [
-        name for name, each in signature.features.items() if each.default is None
-    ]
-    by_name = {name: _feature(each) for name, each in signature.features.items()}
-    return _object_schema(by_name, required)
+    features = signature.features
+    required = [name for name, each in features.items() if each.default is None]
+    return _object({name: _feature(each) for name, each in features.items()}, required)
 
 
 def _feature(feature: FeatureSpec) -> Schema:
     element: Schema = {"type": "integer"}  # which booleans are in an Example
     if feature.dtype is not BOOL:
-        element = _element_schema(feature.dtype)
+        element = _element(feature.dtype)
     values: Schema = {"type": "array", "items": element}
     if feature.kind is FeatureKind.FIXED:
         num = math.prod(feature.shape)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote
 
 import orjson
-from google.protobuf.message import Message
 
-from tfs.core.errors import (
-    Code,
-    InvalidArgument,
-    ServingError,
-)
+from tfs.core.errors import Code, InvalidArgument, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.stats import HistogramSnapshot
@@ -24,6 +21,7 @@ from tfs.handlers.admin_access import KEY_COOKIE, AdminAccess
 from tfs.handlers.rest.paths import Routes
 from tfs.handlers.rest.root import Run, answer_apart
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.report_words import problems_of
 from tfs.server.page import charts, words
 from tfs.server.page.views import View, Views, page_of
 
@@ -31,6 +29,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HTML: Final = "text/html; charset=utf-8"
+_ACTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "promote": pb.PromoteRequest,
+    "rollback": pb.RollbackRequest,
+    "end_trial": pb.SetCanaryRequest,
+    "retry": pb.RetryLoadRequest,
+    "reset": pb.ResetOverrideRequest,
+}
 ROUTES: Final = (
     ("GET", "/", "overview", False),
     ("GET", "/models/{name}", "model", False),
@@ -40,11 +45,7 @@ ROUTES: Final = (
     ("GET", "/config", "config", True),
     ("POST", "/page/key", "key", True),
     ("POST", "/page/forget", "forget", True),
-    ("POST", "/models/{name}/promote", "promote", True),
-    ("POST", "/models/{name}/rollback", "rollback", True),
-    ("POST", "/models/{name}/end_trial", "end_trial", True),
-    ("POST", "/models/{name}/retry", "retry", True),
-    ("POST", "/models/{name}/reset", "reset", True),
+    *(("POST", f"/models/{{name}}/{action}", action, True) for action in _ACTIONS),
 )
 """Verb, path, what it is, and whether it operates or reveals the server."""
 
@@ -114,34 +115,28 @@ class PageHandler:
     def _show(self, call: HttpCall, what: str, name: str) -> None:
         query = {key: each[-1] for key, each in parse_qs(call.query).items()}
         is_live = query.get("part") == "live"
-        is_operator = self._is_operator(call)
-        page = page_of(call.query)
+        views, page = self._views, page_of(call.query)
+        try:
+            self._access.check(call)
+            is_operator = True
+        except ServingError:
+            is_operator = False
 
         def build() -> View:
             if what == "overview":
-                sought, show = query.get("q", "")[:200], query.get("show", "")
-                return self._views.overview(sought, page, show, is_operator=is_operator)
+                return views.overview(query.get("q", ""), page, query.get("show", ""))
             if what == "model":
-                return self._views.model(
-                    name, is_operator=is_operator, has_form=not is_live
-                )
+                return views.model(name, has_form=not is_live)
             if what == "docs":
-                asked = query.get("model", "")
-                return self._views.docs(asked, page, is_operator=is_operator)
-            return self._views.config()
+                return views.docs(query.get("model", ""), page)
+            return views.config()
 
         def show() -> HttpReply:
-            text = render(what, build(), is_live=is_live)
+            view = {**views.head(is_operator=is_operator), **build()}
+            text = render(what, view, is_live=is_live)
             return HttpReply((text.encode(),), 200, HTML, _HEADERS)
 
         answer_apart(self._run, call, show)
-
-    def _is_operator(self, call: HttpCall) -> bool:
-        try:
-            self._access.check(call)
-        except ServingError:
-            return False
-        return True
 
     def _set_key(self, call: HttpCall, *, keeps: bool) -> None:
         """Has the browser keep the key that it showed, or forget it."""
@@ -156,7 +151,6 @@ class PageHandler:
         given = fields.get("version", [""])[-1]
         if given and not (given.isdecimal() and len(given) < 19):
             raise InvalidArgument(f"version {given[:32]!r} is no number")
-        version = int(given) if given else None
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, ServingError):
@@ -165,18 +159,9 @@ class PageHandler:
             said = {"said": _said(what, name, outcome)}
             call.respond(HttpReply((orjson.dumps(said),), headers=_HEADERS))
 
-        request: Message
-        match what:
-            case "promote":
-                request = pb.PromoteRequest(model=name, version=version)
-            case "rollback":
-                request = pb.RollbackRequest(model=name, version=version)
-            case "end_trial":
-                request = pb.SetCanaryRequest(model=name)
-            case "retry":
-                request = pb.RetryLoadRequest(model=name, version=version)
-            case _:
-                request = pb.ResetOverrideRequest(model=name)
+        request = _ACTIONS[what](model=name)
+        if given and what not in ("end_trial", "reset"):
+            request.version = int(given)
         caller = f"the page, {call.peer.address}"
         self._admin(Asked(request, caller, call.deadline_s, done))
 
@@ -244,10 +229,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    named = (words.ago, words.duration, words.size, words.count, words.share, words.cut)
-    charted = (charts.quantile, charts.bars, charts.moving)
+    environment.policies["truncate.leeway"] = 0
+    named = (words.ago, words.duration, words.count, words.share)
+    charted = (charts.quantile, charts.moving)
     environment.filters |= {each.__name__: each for each in (*named, *charted)}
     environment.filters |= {
+        "quoted": shlex.quote,
+        "problems": problems_of,
         "merged": HistogramSnapshot.merged,
         "path": lambda name: quote(name, safe=""),
         "state": words.state_of,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,13 +21,11 @@ from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.admin import Admin
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.rest.openapi_document import (
-    PREDICT,
     DescribedModel,
     methods_of,
     request_example,
 )
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.report_words import problems_of
 from tfs.server.admin.server_reports import ServerReports
 from tfs.server.admin.version_report import FiguresOf
 from tfs.server.config.running_config import RunningConfig
@@ -40,7 +36,6 @@ ROWS: Final = 100
 _MAX_EVENTS: Final = 12
 _MAX_KEPT: Final = 500
 _MAX_DESCRIBED: Final = 10
-_MAX_CONFIG_CHARS: Final = 100_000
 
 View = dict[str, Any]
 _MADE_BY: Final = {
@@ -109,21 +104,28 @@ class Views:
         address: Callable[[], str],
     ) -> None:
         self._core = core
-        self._reports = parts.reports
-        self._figures = parts.figures
-        self._events = parts.events
-        self._clock = parts.clock
+        self._parts = parts
         self._described = described
         self._address = address
 
-    def overview(self, query: str, page: int, show: str, *, is_operator: bool) -> View:
+    def head(self, *, is_operator: bool) -> View:
+        """Returns what every page has; with notes and paths for operators alone."""
+        reports = self._parts.reports
+        return {
+            "is_operator": is_operator,
+            "server": reports.server(),
+            "notes": reports.notes() if is_operator else (),
+            "now_s": self._parts.clock.wall_s(),
+            "clean": str if is_operator else without_paths,
+        }
+
+    def overview(self, query: str, page: int, show: str) -> View:
         """Returns the server and a page of its models.
 
         Args:
             query: Part of the names that are looked for.
             page: Which hundred of them, from 1 on.
             show: "silent" for models that cannot answer, "trial" for canaries.
-            is_operator: Whether paths may be shown.
 
         """
         running, served = self._core.config.require_running(), self._core.served
@@ -134,7 +136,6 @@ class Views:
         found = [name for name in shown if query.lower() in name.lower()]
         paged = page_view(found, page)
         return {
-            **self._head(is_operator),
             **paged,
             "num_models": len(names),
             "num_silent": len(silent),
@@ -142,10 +143,10 @@ class Views:
             "query": query,
             "show": show,
             "rows": [self._row(running, name) for name in paged["names"]],
-            "events": self._events.latest(),
+            "events": self._parts.events.latest(),
         }
 
-    def model(self, name: str, *, is_operator: bool, has_form: bool) -> View:
+    def model(self, name: str, *, has_form: bool) -> View:
         """Returns everything about one model.
 
         Raises:
@@ -154,21 +155,19 @@ class Views:
         """
         running = self._core.config.require_running()
         running.model(name)
-        report = self._reports.model(running, name, include_stats=True)
+        report = self._parts.reports.model(running, name, include_stats=True)
         primary = report.primary if report.HasField("primary") else None
         message = running.model_message(name)
         trial = self._core.served.trial(name)
         return {
-            **self._head(is_operator),
             "spans": () if trial is None else trial.spans,
             "report": report,
             "name": name,
             "primary": primary,
             "why": _why(running, report, primary),
-            "problems": problems_of(report),
             "canary": report.canary if report.HasField("canary") else None,
-            "forms": self._forms(name) if has_form else (),
-            "events": self._events.latest(name),
+            "described": self._describe(name) if has_form else None,
+            "events": self._parts.events.latest(name),
             "override": running.overrides.get(name),
             "config": "" if message is None else str(message).rstrip(),
         }
@@ -176,48 +175,29 @@ class Views:
     def config(self) -> View:
         """Returns the configuration in force, and what is laid over it. For operators."""
         running = self._core.config.require_running()
-        text = config_text(running.effective.message)
         return {
-            **self._head(True),
             "base": running.base,
             "overrides": sorted(running.overrides.items()),
             "why_inactive": running.why_inactive,
             "refusal": self._core.config.refusal,
-            "text": text[:_MAX_CONFIG_CHARS],
-            "is_cut": len(text) > _MAX_CONFIG_CHARS,
+            "text": config_text(running.effective.message),
         }
 
-    def docs(self, name: str, page: int, *, is_operator: bool) -> View:
+    def docs(self, name: str, page: int) -> View:
         """Returns what a model takes and answers; for "" what a page's first ones do."""
         paged = page_view(sorted(self._core.config.models), page)
-        models = []
-        for each in [name] if name else paged["names"][:_MAX_DESCRIBED]:
-            with contextlib.suppress(ServingError):  # it does not answer
-                models.append(self._described(ModelSpec(each)))
+        names = [name] if name else paged["names"][:_MAX_DESCRIBED]
+        found = [self._describe(each) for each in names]
         return {
-            **self._head(is_operator),
             **paged,
-            "models": [described_view(each, self._address()) for each in models],
-        }
-
-    # -- parts -----------------------------------------------------------------------
-
-    def _head(self, is_operator: bool) -> View:
-        return {
-            "is_operator": is_operator,
-            "server": self._reports.server(),
-            "notes": self._reports.notes() if is_operator else (),
-            "now_s": self._clock.wall_s(),
-            "clean": str if is_operator else without_paths,
+            "address": self._address(),
+            "models": [each for each in found if each is not None],
         }
 
     def _row(self, running: RunningConfig, name: str) -> View:
-        report = self._reports.model(running, name)
-        figures = [
-            each
-            for signature in self._figures(name, report.primary).values()
-            for each in signature
-        ]
+        report = self._parts.reports.model(running, name)
+        by_signature = self._parts.figures(name, report.primary)
+        figures = list(itertools.chain.from_iterable(by_signature.values()))
         num = sum(sum(each.num_by_code.values()) for each in figures)
         num_ok = sum(each.num_by_code.get(Code.OK, 0) for each in figures)
         return {
@@ -225,24 +205,14 @@ class Views:
             "num": num,
             "num_failed": num - num_ok,
             "latency_s": HistogramSnapshot.merged(each.latency_s for each in figures),
-            "problems": problems_of(report),
         }
 
-    def _forms(self, name: str) -> Sequence[View]:
-        """Returns the example requests of the version that answers, by signature."""
+    def _describe(self, name: str) -> View | None:
+        """Returns the version of a model that answers; None if none does."""
         try:
-            model = self._described(ModelSpec(name))
-        except ServingError:  # none does
-            return ()
-        forms = []
-        for key in sorted(
-            model.signatures, key=lambda key: (key != DEFAULT_SIGNATURE, key)
-        ):
-            body = request_example(
-                PREDICT, key, model.signatures[key], model.examples.get(key, {})
-            )
-            forms.append({"name": key, "text": dump(body).decode() if body else ""})
-        return forms
+            return described_view(self._described(ModelSpec(name)))
+        except ServingError:
+            return None
 
 
 def page_of(query: str) -> int:
@@ -263,31 +233,31 @@ def page_view(names: Sequence[str], page: int, rows: int = ROWS) -> View:
     }
 
 
-def described_view(model: DescribedModel, address: str) -> View:
-    """Returns a model's signatures, with lines that ask them to be pasted."""
+def described_view(model: DescribedModel) -> View:
+    """Returns a model's signatures, the default first, and what asks them by method."""
     signatures = []
-    for key, signature in model.signatures.items():
-        inputs, lines = model.examples.get(key, {}), []
-        for method in methods_of(signature):
-            body = request_example(method, key, signature, inputs)
-            if body is not None:
-                data = shlex.quote(dump(body).decode())
-                url = shlex.quote(f"{address}{model.path}:{method}")
-                lines.append(f"curl -d {data} {url}")
-        signatures.append({"name": key, "of": signature, "lines": lines})
-    return {"model": model, "path": model.path, "signatures": signatures}
+    for key in sorted(
+        model.signatures, key=lambda key: (key != DEFAULT_SIGNATURE, key)
+    ):
+        signature, inputs = model.signatures[key], model.examples.get(key, {})
+        bodies = {
+            method: dump(body).decode()
+            for method in methods_of(signature)
+            if (body := request_example(method, key, signature, inputs)) is not None
+        }
+        signatures.append({"name": key, "of": signature, "bodies": bodies})
+    return {"model": model, "signatures": signatures}
 
 
 def _why(running: RunningConfig, report: pb.ModelReport, primary: int | None) -> str:
     """Returns why the primary answers, as the end of a sentence."""
     name = report.name
     override = running.overrides.get(name) if name in running.active else None
+    made_by = "" if override is None else override.made_by
     if primary is None:
-        if override is not None and override.made_by == "unload":
-            return "the model was unloaded"
-        return "no version is available"
+        return _MADE_BY[made_by] if made_by == "unload" else "no version is available"
     if override is not None and override.config.traffic.HasField("primary"):
-        return _MADE_BY.get(override.made_by, "an override names it")
+        return _MADE_BY.get(made_by, "an override names it")
     if running.effective.models[name].primary is not None:
         return "the configuration names it"
     if report.residency == pb.ModelReport.REGISTERED:
