@@ -24,7 +24,7 @@ from tfs.codec.predict_request import (
     read_if_quick,
     read_predict_request,
 )
-from tfs.codec.wire_type import BY_NUMBER
+from tfs.codec.tensor import BY_NUMBER
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented
 from tfs.core.tensor_view import TensorView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codec.samples import DATA, FIELDS
-from tfs.codec.wire_type import BY_DTYPE, BY_NUMBER, wire_type
+from tfs.codec.tensor import BY_DTYPE, BY_NUMBER, wire_type
 from tfs.core.dtype import DTYPES
 from tfs.core.errors import InvalidArgument
 

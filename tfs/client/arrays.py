@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from tfs.client.results import Array
 from tfs.codec.decode_options import FillBudget
-from tfs.codec.tensor import tensor_view_of
-from tfs.codec.wire_type import BY_DTYPE
+from tfs.codec.tensor import BY_DTYPE, tensor_view_of
 from tfs.core.dtype import DTYPES, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import TensorView

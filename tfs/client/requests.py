@@ -29,7 +29,7 @@ from tfs.client.results import (
     TensorInfo,
     VersionStatus,
 )
-from tfs.codec.wire_type import BY_NUMBER
+from tfs.codec.tensor import BY_NUMBER
 from tfs.core.errors import Code, InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.example import example_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2

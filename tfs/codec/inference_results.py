@@ -16,7 +16,7 @@ from tfs.codec import wire
 from tfs.codec.example_input import ExampleInput, read_fields, read_input
 from tfs.codec.model_spec import ModelSpec, read_model_spec, write_model_spec
 from tfs.codec.predict_response import spec_field
-from tfs.codec.wire_type import BY_DTYPE
+from tfs.codec.tensor import BY_DTYPE
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method

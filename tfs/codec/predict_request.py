@@ -17,8 +17,7 @@ from tfs.codec import wire
 from tfs.codec.decode_options import FillBudget, MessageForm, parse_weighed
 from tfs.codec.model_spec import ModelSpec, model_spec_of, write_model_spec
 from tfs.codec.request_reader import Gap, RequestReader, RequestTemplates
-from tfs.codec.tensor import tensor_view_of, write_tensor
-from tfs.codec.wire_type import BY_DTYPE
+from tfs.codec.tensor import BY_DTYPE, tensor_view_of, write_tensor
 from tfs.core.dtype import BOOL, STRING
 from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.tensor_view import Buffer, TensorView

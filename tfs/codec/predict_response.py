@@ -15,8 +15,13 @@ from typing import TypeAlias, TypeGuard, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec, write_model_spec
-from tfs.codec.tensor import is_quickly_written, raw_head, shape_field, typed_parts
-from tfs.codec.wire_type import BY_DTYPE
+from tfs.codec.tensor import (
+    BY_DTYPE,
+    is_quickly_written,
+    raw_head,
+    shape_field,
+    typed_parts,
+)
 from tfs.core.dtype import STRING, DType
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import LARGE_BYTES, Buffer

@@ -28,7 +28,7 @@ from tfs.export.signatures.signature import (
     check_rows,
 )
 from tfs.export.values import Value, Values, first_row, joined, shape_of
-from tfs.runtime.guest.guest_model import one_line
+from tfs.runtime.guest.faults import one_line
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from tfs.core.errors import (
     Unavailable,
     serving_error,
 )
+from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.guest_model import (
     GuestModel,
     Value,
     give_memory_back,
     load_guest_model,
-    one_line,
 )
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import FORKS, seed_random

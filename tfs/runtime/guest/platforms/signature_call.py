@@ -20,8 +20,8 @@ from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.faults import FailedCalls, is_out_of_memory
-from tfs.runtime.guest.guest_model import Output, Value, one_line
+from tfs.runtime.guest.faults import FailedCalls, is_out_of_memory, one_line
+from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten
 
