@@ -30,7 +30,7 @@ from tfs.handlers.limits.answered_request import (
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tfs.proto.tfs.v1.model_config_pb2 import Guard, Skew, Validation
-from tfs.server.live_skew import LiveSkew
+from tfs.server.input_skew import LiveSkew
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
 from tfs.testing.held_executor import HeldExecutor

@@ -39,7 +39,7 @@ from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.live_skew import LiveSkew
+from tfs.server.input_skew import LiveSkew
 from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
