@@ -6,7 +6,7 @@ with another GIL. glibc meant this for audit libraries. For a whole Python that 
 consequences, each of which is dealt with at the place named here:
 
 1. loading anything with RTLD_GLOBAL there crashes the loader: :mod:`the guest's boot
-   code <tfs.runtime.guest.namespace.namespace_boot>` removes the flag;
+   code <tfs.runtime.guest.namespace_boot>` removes the flag;
 2. every libc numbers its thread-local keys by itself, but all of them keep the values in
    one table per thread: :class:`_Keys`;
 3. a thread of one libc is unknown to another: :meth:`Namespace._enter`;
@@ -105,7 +105,7 @@ _BOOT: Final = """
 import sys
 sys.path[:] = {path!r}
 try:
-    from tfs.runtime.guest.namespace.namespace_boot import boot
+    from tfs.runtime.guest.namespace_boot import boot
     boot({entry}, {free}, {environment!r})
 except BaseException as error:
     import ctypes
@@ -182,7 +182,7 @@ class Namespace:
         """Sends a request to the guest; returns its answer, and blocks until then.
 
         The request is a tuple. Request and answer consist of values that ``marshal``
-        accepts; see :class:`~tfs.runtime.guest.namespace.namespace_guest.NamespaceGuest`.
+        accepts; see :class:`~tfs.runtime.guest.namespace_guest.NamespaceGuest`.
 
         Raises:
             ServingError: The error that the guest returned.

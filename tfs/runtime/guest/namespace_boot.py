@@ -59,7 +59,7 @@ def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) 
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # torch.package itself uses it, which we cannot change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
-    guest = importlib.import_module("tfs.runtime.guest.namespace.namespace_guest")
+    guest = importlib.import_module("tfs.runtime.guest.namespace_guest")
     ctypes.c_uint64.from_address(entry_address).value = guest.start()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tfs.runtime.guest.namespace.namespace_guest import describe, tensor_at
+from tfs.runtime.guest.namespace_guest import describe, tensor_at
 
 
 @pytest.mark.parametrize(

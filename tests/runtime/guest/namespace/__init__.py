@@ -1,1 +1,0 @@
-"""Tests of the inside of a private Python."""

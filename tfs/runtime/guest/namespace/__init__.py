@@ -1,1 +1,0 @@
-"""The inside of a private Python: its boot, its threads, and its side of the calls."""
