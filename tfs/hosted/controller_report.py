@@ -33,14 +33,10 @@ class Waiting:
 def model_waits_for(
     state: Snapshot, name: str, version: int | None = None, num_servers: int = 0
 ) -> Waiting:
-    """Returns what a model waits for, on the servers that answer; pure.
+    """Returns what a model waits for; one that is not in the fleet waits to be gone.
 
-    Args:
-        state: The fleet.
-        name: The model; one that is not in the fleet waits to be gone.
-        version: A version that is to be available as well.
-        num_servers: How many servers are to answer for it.
-
+    What holds on the servers that answer counts; ``version`` is to be available there as
+    well, and ``num_servers`` are to answer for the model.
     """
     model = state.fleet.models.get(name)
     seen = state.models_seen.get(name, {})
@@ -58,9 +54,8 @@ def model_waits_for(
     if not placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
     traffic = read_config(model).traffic
-    jobs = [state.fleet.jobs[job] for job in placed]
     silent, num_answering = "", 0
-    for job in jobs:
+    for job in (state.fleet.jobs[each] for each in placed):
         sighting = state.jobs_seen.get(job.name, JobSighting())
         num_answering += len(sighting.answering)
         if not (silent or sighting.answering or job.is_down):
@@ -138,33 +133,31 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
     report = pb.ModelInfo(model=name, waits_for=model_waits_for(state, name).what)
     found = state.fleet.models.get(name)
     if found is not None:
-        report.generation = found.generation
-        report.config = found.config
-        for hint in _HINTS:
-            setattr(report.hints, hint, getattr(found, hint))
+        for each in _OF_MODEL:
+            setattr(report, each, getattr(found, each))
+        for each in _HINTS:
+            setattr(report.hints, each, getattr(found, each))
         report.memory_is_estimate = found.is_estimate
-        report.partition = found.partition
-        report.owner = found.owner
         report.instance = "temp" if found.is_temp else "prod"
-        report.num_replicas = found.num_replicas
         if state.fleet.num_placed(name) < found.num_replicas:
             report.num_replicas = num_copies(found, num_servers(state.fleet.jobs))
         report.jobs.extend(state.fleet.packing[name])
         for version, how in found.quarantined.items():
             report.quarantined[int(version)] = how
     seen = state.models_seen.get(name, {})
-    for address, each in seen.items():
+    for address, there in seen.items():
         report.replicas.add(
             address=address,
-            primary=each.primary,
-            available_versions=each.versions,
-            pending_versions=each.coming,
-            canary=each.canary,
-            problem=each.problem,
+            primary=there.primary,
+            available_versions=there.versions,
+            pending_versions=there.coming,
+            canary=there.canary,
+            problem=there.problem,
         )
     return report
 
 
+_OF_MODEL: Final = ("generation", "config", "partition", "owner", "num_replicas")
 _HINTS: Final = ("min_replicas", "max_replicas", "memory_bytes", "cpus")
 _OF_JOB: Final = (
     *("generation", "partition", "zone", "memory_bytes", "cpus", "num_replicas"),
@@ -176,21 +169,17 @@ def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
     """Returns the jobs of a fleet, and how they fare now."""
     free = free_bytes(fleet)
     num_models = Counter(each for placed in fleet.packing.values() for each in placed)
-    reports = []
-    for name, job in fleet.jobs.items():
-        seen = state.jobs_seen.get(name, JobSighting())
-        reports.append(
-            pb.JobInfo(
-                job=name,
-                free_bytes=free[name],
-                num_models=num_models[name],
-                answering=seen.answering,
-                problem=seen.problem,
-                instance="temp" if job.is_temp else "prod",
-                **{each: getattr(job, each) for each in _OF_JOB},
-            )
+    return [
+        pb.JobInfo(
+            job=name,
+            free_bytes=free[name],
+            num_models=num_models[name],
+            instance="temp" if job.is_temp else "prod",
+            **state.jobs_seen.get(name, JobSighting())._asdict(),
+            **{each: getattr(job, each) for each in _OF_JOB},
         )
-    return reports
+        for name, job in fleet.jobs.items()
+    ]
 
 
 def fleet(state: Snapshot) -> pb.FleetInfo:
@@ -207,15 +196,10 @@ def simulation(now: Snapshot, after: Fleet, notes: Sequence[str]) -> pb.Simulati
     report = pb.Simulation(jobs=jobs(now, after), notes=notes)
     before = now.fleet
     for name in sorted({*before.models, *after.models}):
-        was = before.packing.get(name, ())
-        placed = after.packing.get(name, ())
-        if set(was) == set(placed):
-            continue
-        found = after.models.get(name) or before.models[name]
-        report.moves.add(
-            model=name,
-            from_jobs=was,
-            to_jobs=placed,
-            memory_bytes=found.memory_bytes,
-        )
+        was, placed = before.packing.get(name, ()), after.packing.get(name, ())
+        if set(was) != set(placed):
+            size = (after.models.get(name) or before.models[name]).memory_bytes
+            report.moves.add(
+                model=name, from_jobs=was, to_jobs=placed, memory_bytes=size
+            )
     return report

@@ -1,14 +1,29 @@
-"""tfs.v1.Controller: checks who calls, reads the request, writes the reply."""
+"""tfs.v1.Controller: checks who calls, reads the request, writes the reply.
+
+Over gRPC, and over HTTP as POST /v1/METHOD, with the method's messages as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
-from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall
-from tfs.core.errors import PermissionDenied, ServingError, serving_error
+from google.protobuf import json_format, message_factory
+from google.protobuf.message import Message
+
+from tfs.core.call import Call, Handler, MethodKind, RpcMethod, StreamCall
+from tfs.core.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ServingError,
+    Unimplemented,
+    serving_error,
+)
 from tfs.core.executor import Executor
+from tfs.core.http_call import HttpCall, HttpReply
 from tfs.handlers.admin_access import AdminAccess, AdminFrom
+from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.message_limits import CONFIG_BYTES, parse
 from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
@@ -16,8 +31,10 @@ from tfs.hosted.edit_reader import REQUESTS
 from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-SERVICE: Final = "tfs.v1.Controller"
+PREFIX: Final = "/v1/"
+MAX_BODY_BYTES: Final = 1 << 20
 
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Controller"]
 _ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTLS})
 
 
@@ -35,22 +52,12 @@ class ControllerAccess:
         self._identities = identities
 
     def owner(self, call: Call, *, changes: bool) -> str:
-        """Returns the name that a caller goes by, if it may do that.
-
-        Raises:
-            PermissionDenied: It may not.
-
-        """
+        """Returns the name that a caller goes by; PermissionDenied if it may not do that."""
         self.check(call)
         return self._identities.owner(call.peer, changes=changes)
 
     def check(self, call: Call) -> None:
-        """Returns if this caller may come in.
-
-        Raises:
-            PermissionDenied: It may not.
-
-        """
+        """Returns if this caller may come in; PermissionDenied if it may not."""
         try:
             self._access.check(call)
         except PermissionDenied:
@@ -90,49 +97,37 @@ class ControllerService:
     def methods(self) -> list[RpcMethod]:
         """Returns the methods, by path."""
         controller = self._controller
-        answers: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
-            "GetModel": (pb.GetModelRequest, lambda asked, _: controller.model(asked)),
-            "ListModels": (
-                pb.ListFleetRequest,
-                lambda asked, _: controller.fleet(asked),
-            ),
-            "GetOp": (pb.GetOpRequest, lambda asked, _: controller.op(asked)),
-            "Simulate": (pb.SimulateRequest, controller.simulate),
+        answers: dict[str, Callable[[Any, str], Message]] = {
+            "GetModel": lambda asked, _: controller.model(asked),
+            "ListModels": lambda asked, _: controller.fleet(asked),
+            "GetOp": lambda asked, _: controller.op(asked),
+            "Simulate": controller.simulate,
         }
-        methods = [
-            RpcMethod(f"/{SERVICE}/{name}", self._asking(kind, answer))
-            for name, (kind, answer) in answers.items()
+
+        def handler(kind: type[Message], name: str) -> Handler:
+            if kind in REQUESTS:
+                return lambda call: self._start(call, kind, self._change, changes=True)
+
+            def run(call: Call, request: Any, owner: str) -> None:
+                call.reply(answers[name](request, owner).SerializeToString())
+
+            return lambda call: self._start(call, kind, run)
+
+        return [
+            RpcMethod(path, self._watch, MethodKind.SERVER_STREAM)
+            if each.server_streaming
+            else RpcMethod(path, handler(_kind(each.input_type), each.name))
+            for each in _SERVICE.methods
+            for path in [f"/{_SERVICE.full_name}/{each.name}"]
         ]
-        methods += [
-            RpcMethod(
-                f"/{SERVICE}/{kind.__name__.removesuffix('Request')}",
-                self._changing(kind),
-            )
-            for kind in REQUESTS
-        ]
-        watch = RpcMethod(
-            f"/{SERVICE}/WatchModel", self._watch, MethodKind.SERVER_STREAM
+
+    def _change(self, call: Call, request: Any, owner: str) -> None:
+        self._controller.change(
+            request,
+            call.deadline_s,
+            lambda op: call.reply(op.SerializeToString()),
+            owner,
         )
-        return [*methods, watch]
-
-    def _asking(
-        self, kind: Any, answer: Callable[[Any, str], Any]
-    ) -> Callable[[Call], None]:
-        def run(call: Call, request: Any, owner: str) -> None:
-            call.reply(answer(request, owner).SerializeToString())
-
-        return lambda call: self._start(call, kind, run)
-
-    def _changing(self, kind: Any) -> Callable[[Call], None]:
-        def run(call: Call, request: Any, owner: str) -> None:
-            self._controller.change(
-                request,
-                call.deadline_s,
-                lambda op: call.reply(op.SerializeToString()),
-                owner,
-            )
-
-        return lambda call: self._start(call, kind, run, changes=True)
 
     def _watch(self, call: StreamCall) -> None:
         def run(_: Call, request: Any, owner: str) -> None:
@@ -170,3 +165,60 @@ class ControllerService:
                 call.fail(serving_error(error, call.method))
 
         self._executor.submit(work)
+
+
+class ControllerRest:
+    """Answers what the service's methods answer; all but streams. Confined to the loop.
+
+    Args:
+        methods: The methods of the service.
+        access: Who may call them; asked before anything is read.
+
+    """
+
+    def __init__(self, methods: Sequence[RpcMethod], access: ControllerAccess) -> None:
+        self._access = access
+        self._handlers = {
+            each.path.rpartition("/")[2]: cast(Handler, each.handler)
+            for each in methods
+            if each.kind is MethodKind.UNARY
+        }
+
+    def __call__(self, call: HttpCall) -> None:
+        """Starts the request; the call is finished when its outcome is known."""
+        try:
+            self._access.check(call)
+            name = call.path.removeprefix(PREFIX)
+            handler = self._handlers.get(name)
+            if handler is None:
+                known = ", ".join(PREFIX + each for each in sorted(self._handlers))
+                raise NotFound(f"there is nothing at {call.path}; there are {known}")
+            if call.verb != "POST":
+                raise Unimplemented(f"{call.path} takes POST, not {call.verb}")
+            method = _SERVICE.methods_by_name[name]
+            request, reply = _kind(method.input_type)(), _kind(method.output_type)
+            _read(call, request)
+        except ServingError as error:
+            call.fail(error)
+            return
+
+        def answer(message: bytes) -> HttpReply:
+            text = json_format.MessageToJson(
+                reply.FromString(message), preserving_proto_field_name=True
+            )
+            return HttpReply((text.encode(), b"\n"))
+
+        handler(TranslatedCall(call, request.SerializeToString(), answer))
+
+
+def _kind(descriptor: Any) -> type[Message]:
+    return message_factory.GetMessageClass(descriptor)
+
+
+def _read(call: HttpCall, request: Message) -> None:
+    try:
+        json_format.Parse(bytes(call.message) or b"{}", request)
+    except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the body is no {request.DESCRIPTOR.name} as JSON: {error}"
+        ) from None

@@ -101,12 +101,7 @@ class FleetState:
         self._fleet_id = ""
 
     def fleet_id(self) -> str:
-        """Returns what tells this fleet from all others; made with its store.
-
-        Raises:
-            ServingError: The store cannot be used.
-
-        """
+        """Returns what tells this fleet from all others; made with its store."""
 
         def made(transaction: Transaction) -> str:
             known = transaction.get(_FLEET, "id")
@@ -148,11 +143,7 @@ class FleetState:
     def commit(self, edit: Edit, request: Any) -> pb.Op:
         """Makes an edit that a user asked for, once: a repetition gets the same answer.
 
-        A refusal is an answer, too, and is noted with the model.
-
-        Args:
-            edit: What the request is to do.
-            request: The request, which has an Edit; its id names it.
+        A refusal is an answer, too, and is noted with the model. The request has an Edit.
 
         Raises:
             InvalidArgument: The id named another request before.
@@ -215,12 +206,7 @@ class FleetState:
     ) -> Snapshot:
         """Notes how these models fare, or (None) that they are gone, and how all jobs do.
 
-        Returns:
-            The state afterwards.
-
-        Raises:
-            Aborted: Somebody else has the lease; nothing was noted.
-
+        Returns the state afterwards; raises as :meth:`change` does.
         """
         before = self.read()
         models = _news(models, before.models_seen)
@@ -292,9 +278,7 @@ def _note_refusal(
 ) -> None:
     if edit.model:
         model = fleet.models.get(edit.model)
-        row = None
-        if model is not None:
-            row = model_row(model, fleet.packing[edit.model])
+        row = model_row(model, fleet.packing[edit.model]) if model else None
         why = f"{edit.why}; refused: {error.message}"
         transaction.put(MODEL, edit.model, row, why)
 

@@ -50,12 +50,8 @@ class Identities:
     def owner(self, peer: Peer, *, changes: bool) -> str:
         """Returns the name that a caller goes by; empty for one without a certificate.
 
-        Args:
-            peer: A caller that may come in.
-            changes: Whether it asks for a change.
-
         Raises:
-            PermissionDenied: It is not known, or its role does not allow that.
+            PermissionDenied: It is not known, or may change nothing and asks for that.
 
         """
         if not self.by_name or not peer.identity:

@@ -88,26 +88,19 @@ class Scaling:
     ) -> dict[str, int]:
         """Returns how many replicas models should have, for those where that changes.
 
-        Args:
-            now_s: The time; does not go back.
-            fleet: What is wanted.
-            reports: The last reports of the servers that answer, by address.
-
+        The reports are the last of the servers that answer, by address.
         """
         self._pairs = {
             address: _with(self._pairs.get(address), report)
             for address, report in reports.items()
         }
-        changed = {}
-        for name in [each for each in self._following if each not in fleet.models]:
-            del self._following[name]
+        changed, before, self._following = {}, self._following, {}
         for name, model in fleet.models.items():
-            if model.min_replicas == model.max_replicas:
+            # A request wakes a model that has no replica.
+            if model.min_replicas == model.max_replicas or not model.num_replicas:
                 continue
-            if not model.num_replicas:  # a request changes that
-                self._following.pop(name, None)
-                continue
-            following = self._following.setdefault(name, LoadFollowing(self._window_s))
+            following = before.get(name) or LoadFollowing(self._window_s)
+            self._following[name] = following
             load = self._load(name, fleet, now_s)
             number = following.wanted(now_s, load, model.num_replicas)
             number = min(max(number, model.min_replicas), model.max_replicas)

@@ -4,16 +4,13 @@ A model is placed on jobs until they have as many replicas together as it should
 replicas of a job have the same models. It stays where it is while its job is up, is not
 leaving, and has room for it. What is missing is placed largest first, each on the job with
 the least memory that suffices, so that large holes stay free for large models, and in a
-zone that has none of it yet, if there is one with room. A further copy goes where there is
-room beside copies of other models that share a job with it, or to a job that shares no
-model: the fewer pairs of jobs share models, the rarer is a loss of two that loses one. Models that
-are loaded on demand go to the job with the fewest of them, and take together what the
-largest of them takes. If that leaves models without a place, everything is packed anew,
-each where it was if there is room, and if that is not enough, each wherever it fits. A new
-packing is used if it leaves out fewer. Models move then, but none is without a
-place meanwhile (:class:`~tfs.hosted.sighting_table.SightingTable`). If models of Prod still
-lack a place, they are placed as if there were no others, and models of Temp in what they
-leave.
+zone that has none of it yet, if there is one with room. A further copy goes where its model
+makes no new pair of jobs that share models: the fewer pairs, the rarer is a loss of two that
+loses one. Models that are loaded on demand go to the job with the fewest of them, and take
+together what the largest of them takes. If that leaves models without a place, everything
+is packed anew, each where it was if there is room, and if that is not enough, each wherever
+it fits; a new packing is used if it leaves out fewer. If models of Prod still lack a place,
+they are placed as if there were no others, and models of Temp in what they leave.
 
 ("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
 given model and selects a serving job that has enough memory capacity".)
@@ -21,12 +18,12 @@ given model and selects a serving job that has enough memory capacity".)
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 
@@ -52,9 +49,8 @@ def pack(fleet: Fleet) -> Packing:
     if len(prod) == len(fleet.models) or not found.shortfall.keys() & prod:
         return found
     packer = _Packer(fleet.models, fleet.jobs)
-    packer.keep(_placed(replace(fleet, models=prod)).jobs, prod.values())
-    temp = [each for each in fleet.models.values() if each.is_temp]
-    packer.keep(fleet.packing, _largest_first(temp, fleet.jobs))
+    packer.keep(_placed(replace(fleet, models=prod)).jobs)
+    packer.keep(fleet.packing)  # models of Temp
     packer.fill({})
     return packer.packing()
 
@@ -70,7 +66,10 @@ def pack_one(model: HostedModel, fleet: Fleet) -> tuple[str, ...] | None:
 
 
 def _placed(fleet: Fleet) -> Packing:
-    found = _settled(fleet)
+    packer = _Packer(fleet.models, fleet.jobs)
+    packer.keep(fleet.packing)
+    packer.fill({})
+    found = packer.packing()
     # A model that has a place keeps it. A full fleet takes no model away for another.
     placed = [name for name, at in found.jobs.items() if at]
     for preferred in (fleet.packing, {}):
@@ -84,18 +83,6 @@ def _placed(fleet: Fleet) -> Packing:
         ):
             found = other
     return found
-
-
-def _settled(fleet: Fleet) -> Packing:
-    """Returns a packing in which everything stays where it is that can."""
-    models, jobs = fleet.models, fleet.jobs
-    packer = _Packer(models, jobs)
-    if not packer.keep(fleet.packing, models.values()):
-        # Who comes first matters.
-        packer = _Packer(models, jobs)
-        packer.keep(fleet.packing, _largest_first(models.values(), jobs))
-    packer.fill({})
-    return packer.packing()
 
 
 def free_bytes(fleet: Fleet) -> dict[str, int]:
@@ -161,21 +148,6 @@ class _Room:
         return taken if taken > 0 else 0
 
 
-def _largest_first(
-    models: Iterable[HostedModel], jobs: Mapping[str, Job]
-) -> list[HostedModel]:
-    """Returns models in the order of what they take of the largest job."""
-    most_bytes = max((job.memory_bytes for job in jobs.values()), default=1)
-    most_cpus = max((job.cpus for job in jobs.values()), default=0) or math.inf
-    return sorted(
-        models,
-        key=lambda model: (
-            -max(model.memory_bytes / most_bytes, model.cpus / most_cpus),
-            model.name,
-        ),
-    )
-
-
 class _Packer:
     """A packing that is being made.
 
@@ -206,19 +178,14 @@ class _Packer:
             {name: tuple(at) for name, at in self._placed.items()}, shortfall
         )
 
-    def keep(
-        self, before: Mapping[str, tuple[str, ...]], models: Iterable[HostedModel]
-    ) -> bool:
-        """Places models where they were, where they fit; returns whether all of them did."""
-        all_fit = True
-        for model in models:
-            for job in before.get(model.name, ()):
-                if self._missing[model.name] > 0 and self._may_go(model, job):
-                    if self._rooms[job].has_room(model):
-                        self._put(model, job)
-                    else:
-                        all_fit = False
-        return all_fit
+    def keep(self, before: Mapping[str, tuple[str, ...]]) -> None:
+        """Places models where they were, where they fit, the largest first."""
+        for model in self._largest_first(
+            each for each in before if each in self._models
+        ):
+            for job in before[model.name]:
+                if self._missing[model.name] > 0 and self._fits(model, job):
+                    self._put(model, job)
 
     def occupy(self, model: HostedModel, at: Sequence[str]) -> None:
         """Takes the room of a model that is on these jobs, and stays."""
@@ -235,8 +202,7 @@ class _Packer:
             order.append((room.free_bytes, name))
         for order in self._by_free.values():
             order.sort()
-        short = [self._models[name] for name, left in self._missing.items() if left > 0]
-        short = _largest_first(short, self._jobs)
+        short = self._largest_first(n for n, left in self._missing.items() if left > 0)
         for wanted in range(1, len(self._rooms) + 1):
             short = [each for each in short if self._missing[each.name] > 0]
             if not any(len(self._placed[each.name]) >= wanted - 1 for each in short):
@@ -246,6 +212,18 @@ class _Packer:
                     job = self._best(model, preferred.get(model.name, ()))
                     if job is not None:
                         self._put(model, job)
+
+    def _largest_first(self, names: Iterable[str]) -> list[HostedModel]:
+        """Returns models in the order of what they take of the largest job."""
+        jobs = self._jobs.values()
+        most_bytes = max((job.memory_bytes for job in jobs), default=1)
+        most_cpus = max((job.cpus for job in jobs), default=0) or math.inf
+
+        def order(model: HostedModel) -> tuple[float, str]:
+            share = max(model.memory_bytes / most_bytes, model.cpus / most_cpus)
+            return -share, model.name
+
+        return sorted((self._models[each] for each in names), key=order)
 
     def _best(self, model: HostedModel, preferred: tuple[str, ...]) -> str | None:
         """Returns the job where the next copy of a model goes; None if it fits nowhere."""
@@ -262,14 +240,11 @@ class _Packer:
         zones = {rooms[job].job.zone for job in placed} - {""}
         first = bisect_left(order, (model.memory_bytes, ""))
         neighbours = [other for job in placed for other in self._beside[job]]
-        alone = (
-            order[index][1]
-            for index in range(first, len(order) if placed else 0)
-            if not self._beside[order[index][1]]
-        )
-        others = (order[index][1] for index in range(first, len(order)))
+        # The first will do mostly, so neither is a list.
+        alone = (job for _, job in islice(order, first, None) if not self._beside[job])
+        others = (job for _, job in islice(order, first, None))
         second_best: str | None = None
-        for job in itertools.chain(neighbours, alone, others):
+        for job in chain(neighbours, alone if placed else (), others):
             if not self._fits(model, job):
                 continue
             if rooms[job].job.zone not in zones:
@@ -278,21 +253,18 @@ class _Packer:
         return second_best
 
     def _fits(self, model: HostedModel, job: str) -> bool:
-        return self._may_go(model, job) and self._rooms[job].has_room(model)
-
-    def _may_go(self, model: HostedModel, job: str) -> bool:
-        """Whether a job may have a model if there is room."""
         room = self._rooms.get(job)
         return (
             room is not None
             and room.job.partition == model.partition
             and (model.is_temp or not room.job.is_temp)
             and job not in self._placed[model.name]
+            and room.has_room(model)
         )
 
     def _put(self, model: HostedModel, job: str) -> None:
         room, placed = self._rooms[job], self._placed[model.name]
-        order = self._by_free.get(room.job.partition)
+        order = self._by_free.get(room.job.partition)  # none before ``fill``
         if order is not None:
             del order[bisect_left(order, (room.free_bytes, job))]
         room.put(model)

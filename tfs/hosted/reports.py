@@ -1,7 +1,6 @@
 """What servers report, and what synchronizers note of it: values and pure functions.
 
-A sighting is no part of the wanted state. It is in the store for controllers, which answer
-by it, and is made anew by every look.
+A sighting is no part of the wanted state; it is in the store for controllers to answer by.
 """
 
 from __future__ import annotations
@@ -89,10 +88,7 @@ def report_of(
 ) -> JobReport:
     """Returns the report in a reply of AdminService.ListModels, but for its time.
 
-    Args:
-        reply: The reply, to a question for what changed since ``before``, or for all.
-        before: The report that the same server gave before.
-
+    The reply tells what changed since ``before``, the server's last report, or all.
     """
     since = before if before and reply.since else JobReport()
     models, version_bytes = dict(since.models), dict(since.version_bytes)

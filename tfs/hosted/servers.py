@@ -24,34 +24,26 @@ log = logging.getLogger(__name__)
 
 _NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
-# Of models; with fewer, long calls are the machine's doing, not the server's.
+# A server with so many models rests after a call that took so long, for so many times as
+# long; with fewer, long calls are the machine's doing, not the server's.
 _MANY: Final = 1000
-_QUICK_S: Final = 0.2
-_REST: Final = 3
-_BRIEF_S: Final = 0.05
-_SHARE: Final = 9
-_LONGEST_REST_S: Final = 0.8  # less than between two looks where nothing happens
+_LONG_ASK_S, _ASK_REST = 0.05, 9
+_LONG_TELL_S, _TELL_REST = 0.2, 3
+_LONGEST_ASK_REST_S: Final = 0.8  # less than between two looks where nothing happens
 
 
 class JobClient(Protocol):
-    """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
+    """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most.
+
+    Calls raise a ``ServingError`` if the server does not answer, or refuses.
+    """
 
     def list_models(self, address: str) -> JobReport:
-        """Asks a job for its models; the report's time is the caller's to note.
-
-        Raises:
-            ServingError: It does not answer, or refuses.
-
-        """
+        """Asks a server for its models; the report's time is the caller's to note."""
         ...
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
-        """Tells a server what to serve; returns when it is on that server's disk.
-
-        Raises:
-            ServingError: It does not answer, or refuses.
-
-        """
+        """Tells a server what to serve; returns when it is on that server's disk."""
         ...
 
     def forget(self, address: str) -> None:
@@ -119,17 +111,14 @@ class Servers:
     def ask(self, addresses: Iterable[str]) -> Collection[str]:
         """Asks these servers for their models; forgets all others and returns them.
 
-        One that has not answered the last question yet is not asked again; nor is one with
-        thousands of models that spent a tenth of its time on answers, for a second.
+        One that has not answered the last question yet, or rests, is not asked again.
         """
         wanted = dict.fromkeys(addresses)
         gone = [each for each in self._servers if each not in wanted]
         for address in gone:
             del self._servers[address]
         for address in wanted:
-            server = self._servers.get(address)
-            if server is None:
-                server = self._servers[address] = _Server(self._clock.now())
+            server = self._servers.setdefault(address, _Server(self._clock.now()))
             if not server.is_asked and self._clock.now() >= server.ask_at_s:
                 server.is_asked = True
                 self._executor.submit(partial(self._ask, address, server))
@@ -154,8 +143,7 @@ class Servers:
     ) -> None:
         """Tells a server what it is to serve, unless that is what it was told last.
 
-        One that took long, because it has thousands of models, is left three times as long
-        to serve; a later call tells it.
+        One that is being told something, or rests, is told by a later call.
 
         Args:
             address: The server.
@@ -195,39 +183,30 @@ class Servers:
         for each in self._servers.values():
             each.answered_s = min(each.answered_s + unseen_s, now_s)
 
-    def close(self, addresses: Iterable[str]) -> None:
-        """Closes the connections to servers that were forgotten."""
-        for address in addresses:
-            self._client.forget(address)
-
     def _ask(self, address: str, server: _Server) -> None:
         if self._is_gone(address, server):  # while this waited for a thread
             return
         told, before, begun_s = server.told, server.heard, self._clock.now()
         try:
             report = self._client.list_models(address)
-            report = replace(report, at_s=self._clock.now())
+            server.answered_s = ended_s = self._clock.now()
             configs: Configs = {}
             if told is not None and told.started_s == report.started_s:
                 configs = before.told if report.is_behind else told.configs
-            now = Heard(report, configs, is_silent=False)
             if before.is_silent:
                 server.problem = ""
-            server.heard = now
-            server.answered_s = ended_s = self._clock.now()
-            if len(report.models) > _MANY and ended_s - begun_s > _BRIEF_S:
-                rest_s = _SHARE * (ended_s - begun_s)
-                server.ask_at_s = ended_s + min(rest_s, _LONGEST_REST_S)
-            if before != now:
-                self._on_news()
+            server.heard = Heard(replace(report, at_s=ended_s), configs, False)
+            took_s = ended_s - begun_s
+            if len(report.models) > _MANY and took_s > _LONG_ASK_S:
+                server.ask_at_s = ended_s + min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
         except ServingError as error:
             server.heard = replace(before, is_silent=True)
             self._note_problem(address, server, error)
-            if not before.is_silent:
-                self._on_news()
         finally:
             server.is_asked = False
             self._close_if_gone(address, server)
+        if before != server.heard:
+            self._on_news()
 
     def _tell(
         self,
@@ -249,8 +228,8 @@ class Servers:
             finally:
                 self._close_if_gone(address, server)
             ended_s = self._clock.now()
-            if len(wanted.configs) > _MANY and ended_s - begun_s > _QUICK_S:
-                server.tell_at_s = ended_s + _REST * (ended_s - begun_s)
+            if len(wanted.configs) > _MANY and ended_s - begun_s > _LONG_TELL_S:
+                server.tell_at_s = ended_s + _TELL_REST * (ended_s - begun_s)
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()

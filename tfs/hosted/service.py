@@ -12,7 +12,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,8 +30,12 @@ from tfs.handlers.reflection import OpenStreams
 from tfs.handlers.service_names import HEALTH
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
-from tfs.hosted.controller_rest import MAX_BODY_BYTES, ControllerRest
-from tfs.hosted.controller_service import ControllerAccess, ControllerService
+from tfs.hosted.controller_service import (
+    MAX_BODY_BYTES,
+    ControllerAccess,
+    ControllerRest,
+    ControllerService,
+)
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
@@ -129,7 +133,7 @@ class HostedService:
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}
-        self._router = self._made(options.router, channels)
+        self._router = self._made_router(options.router, channels)
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -143,22 +147,20 @@ class HostedService:
                 options.control.identities,
                 Probes(channels.probe, self._clock),
             )
-        self._follower = _StoreFollower(state, self._follow)
+        self._follower = threading.Thread(
+            target=self._follow, name="follow-store", daemon=True
+        )
+        self._stopping = threading.Event()
         self._followed = Snapshot()
         self._waking: set[str] = set()  # this and the next are for the loop
         self._looked_at_s = -math.inf
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._http: HttpTransport | None = None
-        self._draining = False
+        self._is_draining = False
         self._is_keeping = True
 
     def start(self) -> Sequence[str]:
-        """Opens the doors; returns the addresses.
-
-        Raises:
-            Unavailable: An address is taken.
-
-        """
+        """Opens the doors; returns the addresses, or raises Unavailable if one is taken."""
         self._loop.start()
         methods = [
             RpcMethod(f"/{HEALTH}/Check", self._health.check),
@@ -168,29 +170,34 @@ class HostedService:
         if self._router is not None:
             methods += self._router.methods()
             listeners += self._router.listeners
+        rest: ControllerRest | None = None
         if self._controller is not None:
             control = self._options.control
             access = ControllerAccess(control.http_key, control.identities)
             service = ControllerService(
                 self._controller, self._acting, self._streams, self._loop.post, access
             )
-            controlling = service.methods()
-            methods += controlling
+            methods += service.methods()
+            rest = ControllerRest(service.methods(), access)
         addresses = self._transport.start(
             listeners, {each.path: each for each in methods}
         )
-        if self._controller is not None and self._options.control.http_listeners:
-            addresses = [
-                *addresses,
-                *self._open_http(ControllerRest(controlling, access)),
-            ]
+        if rest is not None and self._options.control.http_listeners:
+            options = HttpOptions(
+                max_body_bytes=MAX_BODY_BYTES, request_timeout_s=_HTTP_TIMEOUT_S
+            )
+            self._http = HttpTransport(
+                self._loop, self._transport.budget, options, self._callers
+            )
+            doors = self._http.start(self._options.control.http_listeners, rest)
+            addresses = [*addresses, *doors]
         self._synchronizer.start()
         self._follower.start()
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
         """Refuses new calls and waits for accepted ones; returns whether all were answered."""
-        self._draining = True
+        self._is_draining = True
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
@@ -205,7 +212,9 @@ class HostedService:
 
     def close(self, deadline_s: float) -> None:
         """Ends everything; jobs go on serving."""
-        self._follower.close()
+        self._stopping.set()
+        if self._follower.is_alive():
+            self._follower.join()
         self._synchronizer.close()
         if self._router is not None:
             self._router.close()
@@ -216,38 +225,20 @@ class HostedService:
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
 
-    def _open_http(self, rest: ControllerRest) -> Sequence[str]:
-        options = HttpOptions(
-            max_body_bytes=MAX_BODY_BYTES, request_timeout_s=_HTTP_TIMEOUT_S
-        )
-        self._http = HttpTransport(
-            self._loop, self._transport.budget, options, self._callers
-        )
-        return self._http.start(self._options.control.http_listeners, rest)
-
-    def _follow(self, snapshot: Snapshot) -> None:
-        if self._keeper is not None and self._is_keeping:
-            self._keeper.keep(snapshot)
-        if snapshot.revision != self._followed.revision:
-            self._followed = snapshot
-            self._synchronizer.nudge()
-        if self._controller is not None:
-            self._controller.take(snapshot)
-
     def is_ready(self) -> bool:
         """Whether some model answers, or would, or the fleet has no models."""
         routes = self._routes
         answers = not routes or any(routes.values()) or any(map(self._may_rest, routes))
-        return not self._draining and answers
+        return not self._is_draining and answers
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether a model answers; None if the fleet has none with that name."""
         addresses = self._routes.get(name)
         if addresses is None:
             return None
-        return (bool(addresses) or self._may_rest(name)) and not self._draining
+        return (bool(addresses) or self._may_rest(name)) and not self._is_draining
 
-    def _made(
+    def _made_router(
         self,
         options: PythonRouterOptions | EnvoyOptions | None,
         channels: JobChannels,
@@ -298,43 +289,21 @@ class HostedService:
 
         self._loop.post(take)
 
-
-class _StoreFollower:
-    """Reads along on a thread of its own from ``start`` to ``close``.
-
-    Args:
-        state: The fleet.
-        on_state: Called on that thread with the state, after each change and at least
-            five times a second while the store can be read; must not block.
-
-    """
-
-    def __init__(self, state: FleetState, on_state: Callable[[Snapshot], None]) -> None:
-        self._state = state
-        self._on_state = on_state
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="follow-store", daemon=True
-        )
-
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends soon; idempotent."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
+    def _follow(self) -> None:
+        """Reads along, five times a second at least while the store can be read."""
         revision = 0
         while not self._stopping.is_set():
             try:
                 self._state.store.wait(revision, _TICK_S)
-                snapshot = self._state.read()
-                revision = snapshot.revision
-                self._on_state(snapshot)
+                now = self._state.read()
+                revision = now.revision
+                if self._keeper is not None and self._is_keeping:
+                    self._keeper.keep(now)
+                if revision != self._followed.revision:
+                    self._followed = now
+                    self._synchronizer.nudge()
+                if self._controller is not None:
+                    self._controller.take(now)
             except ServingError:
                 # The synchronizer says in the log what is wrong with the store.
                 self._stopping.wait(_PAUSE_S)

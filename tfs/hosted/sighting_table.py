@@ -39,11 +39,9 @@ class SightingTable:
     """The table. Confined to one thread.
 
     Attributes:
-        routes: The addresses that answer for each model, even where it has no place, but
-            for one that is to have no replica. For a model that no server reports, these
-            are the ones that answered for it in their last report: if one of them is merely
-            slow to report, it takes the request; if it is gone, the request fails as it
-            would have anyway.
+        routes: The addresses that answer for each model that is to have a replica. Where
+            none of them answered the last question, these are the ones that answered for
+            the model before: one that is merely slow to report takes the request.
         wanted: What each job is to serve, with its configs.
 
     """
@@ -58,13 +56,7 @@ class SightingTable:
         self._wanted_by: dict[str, frozenset[str]] = {}
 
     def take(self, fleet: Fleet, heard: Mapping[str, Heard]) -> set[str]:
-        """Brings the table up to date; returns the names of models that may differ.
-
-        Args:
-            fleet: The wanted state.
-            heard: What is known of each server, by address.
-
-        """
+        """Brings the table up to date; returns the names of models that may differ."""
         before, self._fleet = self._fleet, fleet
         changed = {
             *replaced(before.models, fleet.models),

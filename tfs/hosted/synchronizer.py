@@ -2,13 +2,11 @@
 
 A thread looks at the store and at every server at intervals, and at once if somebody says
 that something changed. When a server's models change, or it has a new process, it is told
-the whole list of its models (AdminService.Aspire), which is idempotent, like aspired
-versions. Each message bears the fleet's id, the epoch of whoever leads, the revision of the
-store and a number, by which servers refuse what is older than what they were told. What
-servers report (ListModels) goes to routers as one table. Where none of a model's servers
-answered the last question, what they said before counts. A job of which no replica answers
-for ``down_after_s`` is marked in the store, so that its models are placed elsewhere. When
-one answers again, the mark is removed.
+the whole list of its models. Each message bears the fleet's id, the epoch of whoever leads,
+the revision of the store and a number, by which servers refuse what is older than what they
+were told. What servers report goes to routers as one table. A job of which no replica
+answers for ``down_after_s`` is marked in the store until one does, so that its models are
+placed elsewhere.
 
 Any number of synchronizers may follow a store. The one that has the lease tells servers
 and the store; the others only see. While the store is away, all go on by what they read
@@ -104,8 +102,7 @@ class Synchronizer:
         on_routes: Called when a look finds other routes than the last, on the thread that
             looks.
         clock: Times everything.
-        executor: Runs the calls of servers. One that hangs holds up no look, and no
-            other server while there are threads left.
+        executor: Runs the calls of servers.
         options: How often to look, and how long to wait for a job.
         job_problem: Says what is wrong with the processes of a job; empty if nothing is.
         holder: How this synchronizer is called where it leads.
@@ -124,6 +121,7 @@ class Synchronizer:
         holder: str = "",
     ) -> None:
         self._state = state
+        self._client = client
         self._on_routes = on_routes
         self._clock = clock
         self._options = options or SynchronizerOptions()
@@ -137,7 +135,7 @@ class Synchronizer:
         self._num_told = 0
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
-        self._last: Snapshot | None = None
+        self._last = Snapshot()
         self._looked_s: float | None = None  # when the last look began
         self._routed: Mapping[str, tuple[str, ...]] | None = None
         # What the store has of models if nobody else wrote it, and those that fare
@@ -193,8 +191,9 @@ class Synchronizer:
             self._state.copy.keep(self._last)
         except ServingError as error:
             trouble, self._lease = error, None
-            self._last = self._last or self._state.copy.read()
-        fleet = (self._last or Snapshot()).fleet
+            if not self._last.revision:
+                self._last = self._state.copy.read() or self._last
+        fleet = self._last.fleet
         reports = self._ask_all(fleet)
         if trouble is not None:
             raise trouble
@@ -255,7 +254,8 @@ class Synchronizer:
         if self._routed != self._table.routes:
             self._routed = dict(self._table.routes)
             self._on_routes(self._routed)
-        self._servers.close(gone)  # after no more requests go there
+        for address in gone:  # after no more requests go there
+            self._client.forget(address)
         heard = self._servers.heard(self._options.down_after_s)
         return {at: each.report for at, each in heard.items() if not each.is_silent}
 
@@ -273,7 +273,8 @@ class Synchronizer:
                     address,
                     Told(reports[address].started_s, epoch, configs),
                     partial(self._message, fleet, configs),
-                    self._still_leads,
+                    # Nobody else can have the lease, by this machine's clock.
+                    lambda: self._clock.now() < self._lease_s,
                 )
             is_known = bool(there) or job.is_down or not job.addresses
             if is_known and not configs and job.may_go:
@@ -288,7 +289,7 @@ class Synchronizer:
                 fleet=self._state.fleet_id(),
                 name=self._state.store.name,
                 epoch=self._lease.epoch if self._lease else 0,
-                revision=self._last.revision if self._last else 0,
+                revision=self._last.revision,
                 sequence=self._num_told,
             ),
             num_models=len(configs),
@@ -306,7 +307,7 @@ class Synchronizer:
 
     def _note(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
         """Notes how models and jobs fare."""
-        seen = self._last.models_seen if self._last else {}
+        seen = self._last.models_seen
         if seen is not self._noted:  # somebody else wrote it, or we begin
             self._unnoted |= {*self._table.names(), *seen}
         models = {each: self._table.sighting(each) for each in self._unnoted}
@@ -316,8 +317,7 @@ class Synchronizer:
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
         own = self._job_problem(job.name)
-        seen = self._last.jobs_seen if self._last else {}
-        before = seen.get(job.name, JobSighting()).answering
+        before = self._last.jobs_seen.get(job.name, JobSighting()).answering
         problems = self._servers.problems(job.addresses)
         # One that answers and has a problem refuses what it is told, and one that was
         # not told anything yet may.
@@ -330,20 +330,12 @@ class Synchronizer:
         return JobSighting(following, own or "; ".join(problems.values()))
 
     def _excuse(self) -> None:
-        """Holds it against no job that for a while nobody looked.
-
-        The store could not be read, or this process was stopped, or its machine asleep:
-        all jobs would count as down at the next look.
-        """
+        """Holds it against no job that for a while nobody looked: this machine was asleep."""
         now_s, before_s = self._clock.now(), self._looked_s
         self._looked_s = now_s
         # A look may take as long as the wait for it, and others are given as long again.
         if before_s is not None and now_s - before_s > 3 * self._options.look_s:
             self._servers.excuse(now_s - before_s - self._options.look_s)
-
-    def _still_leads(self) -> bool:
-        """Whether nobody else can have the lease, by this machine's clock."""
-        return self._clock.now() < self._lease_s
 
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
