@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from tfs.core.call import Call
-from tfs.core.errors import Code
+from tfs.core.call import BurstCall
+from tfs.core.errors import Code, Unimplemented
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -70,7 +70,15 @@ class HttpReply:
     headers: Sequence[tuple[str, str]] = field(default=())
 
 
-class HttpCall(Call, Protocol):
+class VerbNotTaken(Unimplemented):
+    """A path takes other verbs; ``fail`` answers 405, with these in ``Allow``."""
+
+    def __init__(self, path: str, verb: str, taken: str) -> None:
+        super().__init__(f"{path} takes {taken}, no {verb}")
+        self.taken = taken
+
+
+class HttpCall(BurstCall, Protocol):
     """One HTTP request in progress. Finishing is thread-safe; the rest is the loop's.
 
     ``reply`` sends JSON with status 200; ``fail`` the status of the error's code and
@@ -82,7 +90,6 @@ class HttpCall(Call, Protocol):
             first of them is; it is sent as ``BINARY`` then. Empty if it does not tell.
         head: An object that requests with equal verb, target and headers may share.
             Handlers may keep by it what they made of these.
-        is_finished: Whether it has ended, by its handler or otherwise.
         more_headers: Headers that its answer has, whoever finishes it.
 
     """
@@ -93,17 +100,6 @@ class HttpCall(Call, Protocol):
 
     @property
     def head(self) -> Hashable: ...
-
-    @property
-    def is_finished(self) -> bool: ...
-
-    @staticmethod
-    def reply_all(
-        calls: Sequence[Any],
-        messages: Sequence[bytes | tuple[bytes | memoryview, ...]],
-    ) -> None:
-        """See :meth:`tfs.core.call.BurstCall.reply_all`; messages may be in parts."""
-        ...
 
     @property
     def verb(self) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tfs.codec.json.examples import (
-    ExampleBody,
+    read_examples,
     write_classify_reply,
     write_regress_reply,
 )
@@ -19,8 +19,9 @@ from tfs.proto.tensorflow_serving.apis import (
 )
 
 
-def parse(**document: object) -> ExampleBody:
-    return ExampleBody.parse(json.dumps(document).encode())
+def parse(**document: object) -> tuple[str, input_pb2.Input]:
+    message = input_pb2.Input()
+    return read_examples(json.dumps(document).encode(), message), message
 
 
 def test_features_have_the_type_of_their_values() -> None:
@@ -28,14 +29,12 @@ def test_features_have_the_type_of_their_values() -> None:
 
     RequestNoContext, RequestWithContextAndSignature.
     """
-    body = parse(
+    signature_name, message = parse(
         signature_name="s",
         context={"c": 1},
         examples=[{"i": [1, True], "f": 0.5, "s": ["a", {"b64": "/w=="}], "n": []}],
     )
-    assert body.signature_name == "s"
-    message = input_pb2.Input()
-    body.fill(message)
+    assert signature_name == "s"
     (example,) = message.example_list_with_context.examples
     features = example.features.feature
     assert list(features["i"].int64_list.value) == [1, 1]

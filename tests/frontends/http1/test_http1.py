@@ -16,7 +16,7 @@ import pytest
 from tests.certificates import Certificates
 from tests.frontends.http1.rig import RawClient, Rig, echo
 from tfs.core.errors import Unavailable
-from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.http_call import HttpCall, HttpReply, VerbNotTaken
 from tfs.testing.patience import PATIENCE_S
 
 ONE = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
@@ -568,6 +568,19 @@ def test_a_handler_that_raises_fails_its_request_only() -> None:
         client.send(ONE)
         status, _, body = client.read_answer()
         assert (status, body) == (500, b'{"error":"internal error"}')
+
+
+def test_a_verb_that_is_not_taken_is_answered_with_those_that_are() -> None:
+    """405, and the header that every such answer must have (RFC 9110, 15.5.6)."""
+
+    def refuse(call: HttpCall) -> None:
+        call.fail(VerbNotTaken(call.path, call.verb, "GET, HEAD"))
+
+    with Rig(refuse) as rig, rig.client() as client:
+        client.send(ONE)
+        status, headers, body = client.read_answer()
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+    assert json.loads(body) == {"error": "/a takes GET, HEAD, no POST"}
 
 
 def test_heads_that_repeat_are_known() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.rest.paths import Action, parse_path
+from tfs.core.http_call import VerbNotTaken
+from tfs.handlers.rest.forms import Form, wanted_form
+from tfs.handlers.rest.paths import Action, Routes, parse_path
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,29 @@ def test_other_paths_are_refused_in_tensorflow_servings_words(
     with pytest.raises(InvalidArgument) as caught:
         parse_path(verb, path)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(("verb", "taken"), [("PUT", "GET, HEAD, POST"), ("GET", "")])
+def test_a_path_says_which_verbs_it_takes(verb: str, taken: str) -> None:
+    """HEAD is taken where GET is."""
+    routes = Routes([("GET", "/a/{b}", 1), ("POST", "/{a}/b", 2)], "two")
+    if not taken:
+        assert routes.find(verb, "/a/b%20c") == (1, {"b": "b c"})
+        return
+    with pytest.raises(VerbNotTaken) as refused:
+        routes.find(verb, "/a/b")
+    assert refused.value.taken == taken
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", Form.NPY),
+        ("text/html, application/msgpack, application/json", Form.MSGPACK),
+        ("application/x-npy;q=0", Form.JSON),
+        ("*/*", Form.NPY),
+    ],
+)
+def test_an_answer_has_the_form_that_is_accepted(accept: str, form: Form) -> None:
+    """The first of ours; else that of the request, unless just that is refused."""
+    assert wanted_form(accept, Form.NPY) is form

@@ -44,22 +44,6 @@ def parse_object(body: Buffer) -> dict[str, Value]:
     return value
 
 
-def is_of_numbers(body: bytes) -> bool:
-    """Tells whether an object has but one string, its key, and no words for values.
-
-    Quick: searching for single bytes takes a tenth of what searching for words does.
-    """
-    begin = body.find(b'"')
-    end = body.find(b'"', begin + 1) + 1
-    return (
-        begin >= 0
-        and end > 0
-        and body.find(b'"', end) < 0
-        and body.find(b"r", end) < 0  # of true
-        and body.find(b"l", end) < 0  # of false and null
-    )
-
-
 def _parse_leniently(body: bytes) -> Value:
     try:
         text = body.decode("utf-8")

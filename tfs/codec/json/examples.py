@@ -6,7 +6,6 @@ values: integers, decimals, strings. TensorFlow Serving: util/json_tensor.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -34,70 +33,44 @@ _EXAMPLES: Final = "examples"
 _CONTEXT: Final = "context"
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleBody:
-    """A request about Examples. Immutable.
+def read_examples(body: Buffer, into: input_pb2.Input) -> str:
+    """Reads a request: fills an empty message, and returns the signature's name.
 
-    Attributes:
-        signature_name: As sent; empty for the default one.
-        examples: The rows.
-        context: Features common to all; None for none.
+    Empty for the default one. The features of ``context`` are common to all examples.
+
+    Raises:
+        InvalidArgument: It is no such request.
 
     """
-
-    signature_name: str
-    examples: tuple[example_pb2.Example, ...]
-    context: example_pb2.Example | None
-
-    @classmethod
-    def parse(cls, body: Buffer) -> ExampleBody:
-        """Parses a request.
-
-        Raises:
-            InvalidArgument: It is no such request.
-
-        """
-        document = parse_object(body)
-        signature_name = signature_name_of(document)
-        context = None
-        if _CONTEXT in document:
-            context = _example(document[_CONTEXT])
-        if _EXAMPLES not in document:
-            raise wrong_form(
-                document,
-                f"When method is classify, key '{_EXAMPLES}' is expected and was not "
-                "found",
-            )
-        rows = document[_EXAMPLES]
-        if type(rows) is not list:
-            raise wrong_form(
-                document, f"Expecting '{_EXAMPLES}' value to be an list/array"
-            )
-        if not rows:
-            raise wrong_form(document, f"'{_EXAMPLES}' value is an empty array")
-        return cls(signature_name, tuple(map(_example, rows)), context)
-
-    def fill(self, message: input_pb2.Input) -> None:
-        """Writes the Examples into the ``input`` of a request."""
-        if self.context is None:
-            message.example_list.examples.extend(self.examples)
-        else:
-            message.example_list_with_context.context.CopyFrom(self.context)
-            message.example_list_with_context.examples.extend(self.examples)
+    document = parse_object(body)
+    examples = into.example_list.examples
+    if _CONTEXT in document:
+        _fill(into.example_list_with_context.context, document[_CONTEXT])
+        examples = into.example_list_with_context.examples
+    if _EXAMPLES not in document:
+        raise wrong_form(
+            document,
+            f"When method is classify, key '{_EXAMPLES}' is expected and was not found",
+        )
+    rows = document[_EXAMPLES]
+    if type(rows) is not list:
+        raise wrong_form(document, f"Expecting '{_EXAMPLES}' value to be an list/array")
+    if not rows:
+        raise wrong_form(document, f"'{_EXAMPLES}' value is an empty array")
+    for row in rows:
+        _fill(examples.add(), row)
+    return signature_name_of(document)
 
 
-def _example(value: Value) -> example_pb2.Example:
+def _fill(example: example_pb2.Example, value: Value) -> None:
     if type(value) is not dict:
         raise InvalidArgument(
             f"Example must be JSON object but got JSON {type_name(value)}"
         )
-    example = example_pb2.Example()
-    features = example.features.feature
     for name, content in value.items():
-        feature = features[name]
+        feature = example.features.feature[name]
         for each in content if type(content) is list else (content,):
             _add(feature, name, each)
-    return example
 
 
 def _add(feature: feature_pb2.Feature, name: str, value: Value) -> None:

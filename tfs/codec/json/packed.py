@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgpack
 import numpy as np
@@ -115,33 +115,27 @@ def parse_npy(body: Buffer) -> PredictBody:
         raise InvalidArgument("the body is no .npy file")
     size_bytes = 2 if body[6:7] == b"\x01" else 4
     stop = 8 + size_bytes + int.from_bytes(body[8 : 8 + size_bytes], "little")
-    head = _npy_head(bytes(body[: min(stop, _MAX_NPY_HEAD)]))
-    data: Buffer = memoryview(body)[stop:]
-    if len(data) != head.size_bytes or any(length < 0 for length in head.shape):
+    numpys, shape, is_fortran = _npy_head(bytes(body[: min(stop, _MAX_NPY_HEAD)]))
+    own = DTYPES.get(numpys.name)
+    if own is None or own is STRING:
         raise InvalidArgument(
-            f"the .npy file has {len(data)} bytes of elements; {head.own} "
-            f"{list(head.shape)} takes {head.size_bytes}"
+            f"a .npy file of {numpys} is not taken: send numbers or booleans"
         )
-    if head.is_fortran or head.numpys.byteorder == ">":
-        order = "F" if head.is_fortran else "C"
-        array = np.frombuffer(data, head.numpys).reshape(head.shape, order=order)  # type: ignore[call-overload]
-        data = array.astype(head.numpys.newbyteorder("<")).tobytes("C")
-    view = TensorView(head.own, head.shape, data)
+    try:
+        view = TensorView.checked(own, shape, memoryview(body)[stop:])
+    except ValueError as error:
+        raise InvalidArgument(f"the .npy file: {error}") from None
+    if is_fortran or numpys.byteorder == ">":
+        array = np.frombuffer(view.buffer, numpys)
+        array = array.reshape(shape, order="F" if is_fortran else "C")
+        array = array.astype(numpys.newbyteorder("<"))
+        view = TensorView(own, shape, array.tobytes("C"))
     return PredictBody("", Layout.COLUMNS, view, Content.NUMBERS)
 
 
-class _NpyHead(NamedTuple):
-    """What the head of a ``.npy`` file says of its elements."""
-
-    numpys: Any
-    own: DType
-    shape: tuple[int, ...]
-    is_fortran: bool
-    size_bytes: int
-
-
 @lru_cache(256)  # clients repeat them, and numpy takes 30 us for one
-def _npy_head(head: bytes) -> _NpyHead:
+def _npy_head(head: bytes) -> tuple[Any, tuple[int, ...], bool]:
+    """Returns numpy's dtype, the shape, and whether columns come first."""
     file = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(file)
@@ -153,14 +147,7 @@ def _npy_head(head: bytes) -> _NpyHead:
         shape, is_fortran, dtype = read(file, max_header_size=_MAX_NPY_HEAD)
     except (ValueError, SyntaxError, RecursionError) as error:
         raise InvalidArgument(f"the .npy file has no readable head: {error}") from None
-    own = DTYPES.get(dtype.name)
-    if own is None or dtype.hasobject or own is STRING:
-        raise InvalidArgument(
-            f"a .npy file of {dtype} is not taken: send numbers or booleans"
-        )
-    size_bytes = math.prod(shape) * dtype.itemsize
-    sizes = tuple(map(int, shape))  # numpy takes True for one
-    return _NpyHead(dtype, own, sizes, is_fortran, size_bytes)
+    return dtype, tuple(map(int, shape)), is_fortran  # numpy takes True for one
 
 
 def write_npy(tensors: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:

@@ -20,7 +20,6 @@ import orjson
 
 from tfs.codec.json.document import (
     Value,
-    is_of_numbers,
     parse_object,
     shown,
     signature_name_of,
@@ -81,8 +80,7 @@ class PredictBody:
 
         """
         whole = bytes(body)
-        document = parse_object(whole)
-        return cls.of(document, Content.NUMBERS if is_of_numbers(whole) else whole)
+        return cls.of(parse_object(whole), whole)
 
     @classmethod
     def of(cls, document: dict[str, Value], content: Content | bytes) -> PredictBody:

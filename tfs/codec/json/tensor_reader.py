@@ -62,8 +62,16 @@ class Content(enum.Enum):
 
 
 def content_of(body: bytes) -> Content:
-    """Returns what may stand in JSON, of which nothing else is known."""
-    has_bools = b"true" in body or b"false" in body
+    """Returns what may stand in JSON, of which nothing else is known.
+
+    To look for words takes as long as parsing, for single bytes a tenth of that: of true,
+    false and null they are ``r`` and ``l``, which a lone key need not have.
+    """
+    has_words = b"r" in body or b"l" in body
+    second = body.find(b'"', body.find(b'"') + 1)
+    if not has_words and body.find(b'"', second + 1) < 0:
+        return Content.NUMBERS
+    has_bools = has_words and (b"true" in body or b"false" in body)
     return Content.ANYTHING if has_bools else Content.STRINGS
 
 

@@ -40,14 +40,6 @@ def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> by
     """
     if not outputs:
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
-    if len(outputs) == 1:
-        (view,) = outputs.values()
-        if view.shape and view.dtype is not STRING:
-            array = array_of(view)
-            key = OUTPUTS if layout is Layout.COLUMNS else PREDICTIONS
-            text = orjson.dumps({key: array}, option=orjson.OPT_SERIALIZE_NUMPY)
-            if b"l" not in text or array.dtype.kind != "f":
-                return text  # else it has null, for what is not finite
     if layout is Layout.COLUMNS:
         columns = {name: json_value(name, view) for name, view in outputs.items()}
         whole = columns if len(columns) > 1 else next(iter(columns.values()))
@@ -149,7 +141,8 @@ def array_of(view: TensorView) -> Any:
 def dump(document: Any) -> bytes:
     """Returns a document of Python values and arrays as JSON."""
     text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" not in text or _is_finite(document):
+    # To look for a single byte takes a tenth of the time.
+    if b"l" not in text or b"null" not in text or _is_finite(document):
         return text
     return json.dumps(document, default=_plain, separators=(",", ":")).encode()
 
@@ -175,19 +168,6 @@ def _plain(value: Any) -> Any:
 
 def nested_strings(flat: Sequence[Any], shape: Sequence[int]) -> Any:
     """Returns values as nested lists of that shape; the only value for a scalar."""
-    if not shape:
-        return flat[0]
-    nested: list[Any] = list(flat)
-    for size in reversed(shape[1:]):
-        step = max(size, 1)
-        nested = [nested[start : start + size] for start in range(0, len(nested), step)]
-    if 0 in shape[1:]:
-        return _empty(shape)
-    return nested
-
-
-def _empty(shape: Sequence[int]) -> Any:
-    """Returns nested lists of a shape without elements."""
-    if len(shape) == 1 or not shape[0]:
-        return []
-    return [_empty(shape[1:]) for _ in range(shape[0])]
+    array = np.empty(len(flat), object)
+    array[:] = flat
+    return array.reshape(shape).tolist()

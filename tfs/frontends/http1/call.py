@@ -13,13 +13,8 @@ from typing import Final, Protocol
 import orjson
 
 from tfs.core.call import Metadata, Peer
-from tfs.core.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    Internal,
-    ServingError,
-)
-from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpReply
+from tfs.core.errors import DeadlineExceeded, Internal, ServingError
+from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpReply, VerbNotTaken
 from tfs.core.loop.serving_loop import Timer
 from tfs.core.servable import CancelToken
 from tfs.core.tensor_view import Buffer
@@ -30,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _GZIP: Final = 31  # zlib's window bits
 _QUICK_LEVEL: Final = 1
+_PACKED_HEADERS: Final = (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
 _JOINED_BYTES: Final = 4096
 
 
@@ -142,26 +138,14 @@ class HttpRequestCall:
     # -- finishing ---------------------------------------------------------------------
 
     def reply(self, message: bytes) -> None:
-        owner = self._owner
-        if (  # nearly always
-            len(message) < owner.compress_bytes
-            and self.head.is_plainly_answered
-            and self.keeps_alive
-            and not self.more_headers
-            and get_ident() == owner.loop_ident
-        ):
-            before = _before_length(200, self.content_type)
-            self._finish((b"%b%d\r\n\r\n%b" % (before, len(message), message),))
-        else:
-            self.reply_parts((message,))
+        self._send((message,), 200, self.content_type, ())
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        headers: Sequence[tuple[str, str]] = ()
-        content_type = self.content_type
         if self.length_header and len(parts) > 1:
-            content_type = BINARY
-            headers = ((self.length_header, str(len(parts[0]))),)
-        self.respond(HttpReply(parts, 200, content_type, headers))
+            length = self.length_header, str(len(parts[0]))
+            self._send(parts, 200, BINARY, (length,))
+        else:
+            self._send(parts, 200, self.content_type, ())
 
     @staticmethod
     def reply_all(
@@ -182,12 +166,26 @@ class HttpRequestCall:
         self.respond(failure(error))
 
     def respond(self, reply: HttpReply) -> None:
-        # On the answering thread: ten megabytes of metrics take a tenth of a second.
-        reply = _packed(self.head, reply, self._owner.compress_bytes)
+        self._send(reply.body, reply.status, reply.content_type, reply.headers)
+
+    def _send(
+        self,
+        body: Sequence[bytes | memoryview],
+        status: int,
+        content_type: str,
+        headers: Sequence[tuple[str, str]],
+    ) -> None:
+        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        if length >= self._owner.compress_bytes and self.head.accepts_gzip:
+            # On the answering thread: ten megabytes of metrics take a tenth of a second.
+            packer = zlib.compressobj(_QUICK_LEVEL, zlib.DEFLATED, _GZIP)
+            body = (b"".join([*map(packer.compress, body), packer.flush()]),)
+            length, headers = len(body[0]), (*headers, *_PACKED_HEADERS)
+        first = _first(status, content_type, length, (*headers, *self.more_headers))
         if get_ident() == self._owner.loop_ident:
-            self._finish_with(reply)
+            self._finish(first, body, length)
         else:
-            self._owner.post(functools.partial(self._finish_with, reply))
+            self._owner.post(functools.partial(self._finish, first, body, length))
 
     def expire(self) -> None:
         """Ends the call because its deadline has passed. On the loop."""
@@ -201,16 +199,12 @@ class HttpRequestCall:
             return
         self.cancel.cancel(error)
         waiting, self._on_cancel = self._on_cancel, None
-        self._finish_with(failure(error))
+        self.fail(error)
         for fn in waiting or ():
             try:
                 fn()
             except Exception:
                 log.exception("event=on_cancel_failed method=%s", self.method)
-
-    def drop(self) -> None:
-        """Ends the call because its client is gone. On the loop."""
-        self.cut_off(Cancelled("the client is gone"))
 
     def crash(self, error: Exception) -> None:
         """Ends the call because its handler raised. On the loop."""
@@ -221,12 +215,13 @@ class HttpRequestCall:
 
     def answer_instead(self, error: ServingError) -> None:
         """Replaces an answer that there is no room for."""
-        self.answer = self._written(failure(error))
+        (text,) = failure(error).body
+        first = _first(HTTP_STATUS[error.code], JSON, len(text), self.more_headers)
+        self.answer = self._joined(first, (text,), len(text))
 
-    def _finish_with(self, reply: HttpReply) -> None:
-        self._finish(self._written(reply))
-
-    def _finish(self, answer: Sequence[Buffer]) -> None:
+    def _finish(
+        self, first: bytes, body: Sequence[bytes | memoryview], length: int
+    ) -> None:
         if self.is_finished:
             return
         self.is_finished = True
@@ -234,54 +229,44 @@ class HttpRequestCall:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.answer = answer
+        self.answer = self._joined(first, body, length)
         self._owner.on_answered(self)
 
-    def _written(self, reply: HttpReply) -> Sequence[Buffer]:
+    def _joined(
+        self, first: bytes, body: Sequence[bytes | memoryview], length: int
+    ) -> Sequence[Buffer]:
         """Returns an answer as it is sent; a short one in one piece."""
-        head, body = self.head, reply.body
-        length = sum(map(len, body))
-        extra = b""
-        for name, value in (*reply.headers, *self.more_headers):
-            extra += f"{name}: {value}\r\n".encode("latin-1", "replace")
         if not self.keeps_alive:
-            extra += b"Connection: close\r\n"
-        elif not head.minor:
-            extra += b"Connection: keep-alive\r\n"
-        before = _before_length(reply.status, reply.content_type)
-        if head.verb == "HEAD" or not length:
+            first += b"Connection: close\r\n"
+        elif not self.head.minor:
+            first += b"Connection: keep-alive\r\n"
+        if self.head.verb == "HEAD" or not length:
             body = ()
-        first = b"%b%d\r\n%b\r\n" % (before, length, extra)
-        if length > _JOINED_BYTES:
-            return (first, *body)
-        return (b"".join((first, *body)),)
+        parts = (first, b"\r\n", *body)
+        return parts if length > _JOINED_BYTES else (b"".join(parts),)
 
 
 def failure(error: ServingError) -> HttpReply:
     """Returns the answer that tells an error."""
-    headers: list[tuple[str, str]] = []
+    status, headers = HTTP_STATUS[error.code], []
+    if isinstance(error, VerbNotTaken):
+        status = 405
+        headers.append(("Allow", error.taken))
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, round(retry_after_s)))))
-    return HttpReply(
-        (orjson.dumps({"error": error.message.encode("utf-8", "replace").decode()}),),
-        HTTP_STATUS[error.code],
-        JSON,
-        headers,
-    )
+    text = error.message.encode("utf-8", "replace").decode()
+    return HttpReply((orjson.dumps({"error": text}),), status, JSON, headers)
 
 
-_PACKED_HEADERS: Final = (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-
-
-def _packed(head: RequestHead, reply: HttpReply, compress_bytes: int) -> HttpReply:
-    """Returns an answer compressed, if it is long and its client takes that."""
-    if not head.accepts_gzip or sum(map(len, reply.body)) < compress_bytes:
-        return reply
-    packer = zlib.compressobj(_QUICK_LEVEL, zlib.DEFLATED, _GZIP)
-    body = [*map(packer.compress, reply.body), packer.flush()]
-    headers = (*reply.headers, *_PACKED_HEADERS)
-    return HttpReply(body, reply.status, reply.content_type, headers)
+def _first(
+    status: int, content_type: str, length: int, headers: Sequence[tuple[str, str]]
+) -> bytes:
+    """Returns the beginning of an answer, without ``Connection`` and the empty line."""
+    first = b"%b%d\r\n" % (_before_length(status, content_type), length)
+    for name, value in headers:
+        first += f"{name}: {value}\r\n".encode("latin-1", "replace")
+    return first
 
 
 @functools.lru_cache(64)

@@ -57,7 +57,6 @@ class RequestHead:
         encoding: How the body is compressed; None for a way that is not offered.
         accepts_gzip: Whether the answer may be compressed.
         is_plain: Whether nothing is to be done for it but to wait for a body of that length.
-        is_plainly_answered: Whether its answer has no other headers than most have.
         keeps_alive: Whether the client wants to send more requests.
         minor: HTTP/1.0 or 1.1.
 
@@ -68,7 +67,6 @@ class RequestHead:
         "encoding",
         "headers",
         "is_plain",
-        "is_plainly_answered",
         "keeps_alive",
         "length",
         "minor",
@@ -107,7 +105,6 @@ class RequestHead:
             and "expect" not in headers
             and "upgrade" not in headers
         )
-        self.is_plainly_answered = bool(minor) and verb != "HEAD"
 
 
 _ENCODINGS: Final = {

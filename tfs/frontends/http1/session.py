@@ -17,11 +17,7 @@ from typing import Final
 import numpy as np
 
 from tfs.core.call import Peer
-from tfs.core.errors import (
-    Code,
-    InvalidArgument,
-    ServingError,
-)
+from tfs.core.errors import Cancelled, Code, InvalidArgument, ServingError
 from tfs.core.http_call import HttpReply
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.core.tensor_view import Buffer
@@ -571,7 +567,7 @@ class HttpSession:
         calls, self._calls = self._calls, deque()
         self._incoming = None
         for call in calls:
-            call.drop()
+            call.cut_off(Cancelled("the client is gone"))
             self._release(call)
         self._take_body()
         self._out.clear()

@@ -1,10 +1,15 @@
-"""The forms in which tensors travel over HTTP, by ``Content-Type`` and ``Accept``."""
+"""The forms in which tensors travel over HTTP, by ``Content-Type`` and ``Accept``.
+
+Most requests are one tensor of numbers. Those of them that come together are read together:
+JSON straight into an array, by the dtype that the signature showed. A ``.npy`` file, and
+MessagePack as it is usually written, end in the elements, and what is before them recurs.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.codec.json.packed import (
@@ -15,14 +20,27 @@ from tfs.codec.json.packed import (
     write_msgpack,
     write_npy,
 )
-from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.json.predict_body import Layout, PredictBody, read_plain_json
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
+from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_response import Answerer, PredictReplies, Reply
-from tfs.core.dtype import STRING
-from tfs.core.http_call import accepted
+from tfs.core.dtype import STRING, DType
+from tfs.core.errors import ServingError
+from tfs.core.http_call import HttpCall, accepted
 from tfs.core.servable import Tensors
-from tfs.core.tensor_view import LARGE_BYTES, Buffer
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
+from tfs.handlers.request_bursts import (
+    BurstTemplate,
+    Plain,
+    RequestBursts,
+    may_come_together,
+)
 from tfs.handlers.request_format import ReplyWriter
+
+_MAX_TEMPLATES: Final = 64
+_MAX_JSON_BYTES: Final = 6 << 10  # longer JSON asks for room before it is parsed
+_FLIPPED: Final = bytes(range(255, -1, -1))
 
 
 class Form(enum.Enum):
@@ -49,8 +67,12 @@ def form_of(content_type: str) -> Form:
 
 
 def wanted_form(accept: str, sent: Form) -> Form:
-    """Returns the form of the answer: the first of ours that is accepted, or as sent."""
-    return next((_FORMS[each] for each in accepted(accept) if each in _FORMS), sent)
+    """Returns the form of the answer: the first of ours that is accepted, or as sent.
+
+    It is JSON for who refuses the form that was sent, by ``q=0``.
+    """
+    taken = [_FORMS[each] for each in accepted(accept) if each in _FORMS]
+    return (*taken, Form.JSON if sent.value in accept.lower() else sent)[0]
 
 
 PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
@@ -98,3 +120,100 @@ class FormedReplies(ReplyWriter):
         is_npy = self.form is Form.NPY
         head = npy_head(dtype, shape) if is_npy else msgpack_head(name, dtype, shape)
         return [b"".join((head, part)) for part in view.parts(num_rows, num_replies)]
+
+
+@dataclass(slots=True, eq=False)
+class JsonReader:
+    """Reads JSON that is one tensor. A ``BurstReader``. Confined to the serving loop.
+
+    Attributes:
+        spec: The model that is asked for.
+        wanted: The form of answers.
+        name: The only input of its signature.
+        dtype: Its dtype.
+
+    """
+
+    spec: ModelSpec
+    wanted: Form
+    name: str
+    dtype: DType
+    _templates: dict[tuple[Layout, tuple[int, ...]], BurstTemplate] = field(
+        default_factory=dict
+    )
+
+    def __call__(self, bodies: Sequence[Buffer]) -> Sequence[Plain | None]:
+        if any(len(body) > _MAX_JSON_BYTES for body in bodies):
+            return [None] * len(bodies)
+        return [
+            None if found is None else (self._template(*found[:2]), found[2:])
+            for found in read_plain_json(bodies, self.dtype)
+        ]
+
+    def _template(self, layout: Layout, shape: tuple[int, ...]) -> BurstTemplate:
+        template = self._templates.get((layout, shape))
+        if template is None:
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[layout, shape] = BurstTemplate(
+                self.spec,
+                ((self.name, self.dtype, shape),),
+                FormedReplies(self.wanted, layout),
+                self.wanted.value,
+            )
+        return template
+
+
+def learn(
+    bursts: RequestBursts,
+    call: HttpCall,
+    spec: ModelSpec,
+    form: Form,
+    inputs: Mapping[str, TensorView],
+    signature: Signature,
+    replies: FormedReplies,
+) -> None:
+    """Has requests like one for a default signature taken together, if they can be.
+
+    Large ones gain nothing by that, and are not learned.
+
+    Args:
+        bursts: Takes them.
+        call: The request.
+        spec: The model that it asks for.
+        form: How it was sent.
+        inputs: What it says.
+        signature: What it is checked against.
+        replies: Writes its answer.
+
+    """
+    if len(signature.inputs) != 1 or not may_come_together(call, signature, inputs):
+        return
+    ((name, view),) = inputs.items()
+    if form is Form.JSON:
+        known, dtype = bursts.reader_of(call), view.dtype
+        if not (
+            isinstance(known, JsonReader)
+            and known.dtype is dtype
+            and known.name == name
+        ):
+            bursts.learn(call, JsonReader(spec, replies.form, name, dtype))
+    elif view.size_bytes <= LARGE_BYTES and _ends_in_elements(
+        form, call.message, signature, view
+    ):
+        bursts.learn_end(call, spec, inputs, replies)
+
+
+def _ends_in_elements(
+    form: Form, body: Buffer, signature: Signature, view: TensorView
+) -> bool:
+    """Whether another end of the body is read as other elements, and nothing else."""
+    size = view.size_bytes
+    if not size or bytes(body[-size:]) != bytes(view.buffer):
+        return False
+    other = bytes(view.buffer).translate(_FLIPPED)
+    try:
+        (found,) = PARSERS[form](bytes(body[:-size]) + other).read(signature).values()
+    except ServingError:
+        return False
+    return found == TensorView(view.dtype, view.shape, other)

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from tfs.codec.json.examples import (
-    ExampleBody,
+    read_examples,
     write_classify_reply,
     write_regress_reply,
 )
@@ -50,10 +50,10 @@ from tfs.handlers.rest.forms import (
     Form,
     FormedReplies,
     form_of,
+    learn,
     wanted_form,
 )
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
-from tfs.handlers.rest.plain_requests import learn
 from tfs.handlers.service_names import MODEL, PREDICTION
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.apis import (
@@ -198,14 +198,11 @@ class RestHandler:
     ) -> None:
         if not self._room.take(call, len(call.message)):
             return
-        body = ExampleBody.parse(call.message)
         handler, write = self._examples[action]
         # Regress has a message of the same fields.
         request = classification_pb2.ClassificationRequest()
-        fill_model_spec(
-            request.model_spec, replace(model, signature_name=body.signature_name)
-        )
-        body.fill(request.input)
+        name = read_examples(call.message, request.input)
+        fill_model_spec(request.model_spec, replace(model, signature_name=name))
         handler(
             TranslatedCall(
                 call,

@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import InvalidArgument, NotFound, Unimplemented
+from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.http_call import VerbNotTaken
 
 T = TypeVar("T")
 
@@ -84,17 +85,17 @@ class Routes(Generic[T]):
 
         Raises:
             NotFound: Nothing is.
-            Unimplemented: It takes another verb.
+            VerbNotTaken: It takes another verb.
 
         """
-        wanted = ""
+        others: list[str] = []
         for own_verb, pattern, what in self._routes:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if own_verb == ("GET" if verb == "HEAD" else verb):
                 return what, {key: unquote(e) for key, e in found.groupdict().items()}
-            wanted = own_verb
-        if wanted:
-            raise Unimplemented(f"{path} takes {wanted}, no {verb}")
+            others += ["GET", "HEAD"] if own_verb == "GET" else [own_verb]
+        if others:
+            raise VerbNotTaken(path, verb, ", ".join(dict.fromkeys(others)))
         raise NotFound(f"there is nothing at {path}; there are {self._known}")
