@@ -48,7 +48,7 @@ from tfs.server.ports.transports import make_transport
 from tfs.server.request_log.request_logs import LogWriter, LogWriterOptions, RequestLogs
 from tfs.server.system.spare_memory import SpareMemory
 from tfs.server.system.versions import distribution_version
-from tfs.server.tracing.otel_tracer import OtelTracing
+from tfs.server.tracing.otel_tracing import OtelTracing
 
 log = logging.getLogger(__name__)
 

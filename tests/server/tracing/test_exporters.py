@@ -7,18 +7,35 @@ import http.server
 import json
 import logging
 import threading
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from tfs.core.servable import TraceContext
-from tfs.server.system.versions import distribution_version
-from tfs.server.tracing.exporters import CollectorExporter, ConsoleExporter
-from tfs.server.tracing.otlp import EndedSpan, write_spans
-from tfs.server.tracing.settings import CollectorSettings
+from tfs.core.errors import InvalidArgument
+from tfs.server.tracing.exporters import (
+    CollectorExporter,
+    ConsoleExporter,
+    EndedSpan,
+    collector_exporter,
+)
 
-SPAN = EndedSpan(TraceContext(1, 2), TraceContext(1, 3), "queue", 0.0, 1.5, {"a": "b"})
-BODY = write_spans({"service.name": "s"}, distribution_version("tfs"), [SPAN])
+SPAN = Span(
+    trace_id=bytes(15) + b"\1",
+    span_id=bytes(7) + b"\2",
+    parent_span_id=bytes(7) + b"\3",
+    name="queue",
+    end_time_unix_nano=1_500_000_000,
+)
+SPAN.links.add(trace_id=SPAN.trace_id, span_id=SPAN.parent_span_id)
+RESOURCE = ResourceSpans(
+    scope_spans=[ScopeSpans(scope=InstrumentationScope(name="tfs"))]
+)
 
 
 class Collector(http.server.ThreadingHTTPServer):
@@ -64,19 +81,28 @@ def collector() -> Iterator[Collector]:
 
 
 def exporter_for(url: str, *, is_gzip: bool = False) -> CollectorExporter:
-    settings = CollectorSettings(url=url, headers={"Api-Key": "k"}, is_gzip=is_gzip)
-    return CollectorExporter(settings, {"service.name": "s"}, (0.0, 0.0))
+    headers = {"Api-Key": "k", **({"Content-Encoding": "gzip"} if is_gzip else {})}
+    request = urllib.request.Request(url, headers=headers)
+    return CollectorExporter(RESOURCE, request, 10.0, None, (0.0, 0.0))
 
 
 @pytest.mark.parametrize("is_gzip", [False, True])
 def test_spans_are_posted(collector: Collector, is_gzip: bool) -> None:
     """As the settings say: where to, with which headers, compressed or not."""
-    exporter_for(collector.url, is_gzip=is_gzip).export([SPAN])
-    ((path, headers, body),) = collector.posted
-    assert path == "/v1/traces"
-    assert headers["Content-Type"] == "application/x-protobuf"
-    assert {name.lower(): value for name, value in headers.items()}["api-key"] == "k"
-    assert (gzip.decompress(body) if is_gzip else body) == BODY
+    exporter = exporter_for(collector.url, is_gzip=is_gzip)
+    for num in (1, 2):
+        exporter.export([EndedSpan(SPAN)] * num)
+        path, headers, body = collector.posted.pop()
+        assert path == "/v1/traces"
+        named = {name.lower(): value for name, value in headers.items()}
+        assert named["api-key"] == "k"
+        told = ExportTraceServiceRequest.FromString(
+            gzip.decompress(body) if is_gzip else body
+        )
+        (of_server,) = told.resource_spans
+        (scoped,) = of_server.scope_spans
+        assert scoped.scope.name == "tfs"
+        assert list(scoped.spans) == [SPAN] * num
 
 
 def test_a_collector_that_is_busy_is_asked_again(
@@ -84,8 +110,10 @@ def test_a_collector_that_is_busy_is_asked_again(
 ) -> None:
     """Until it takes them, with the same spans."""
     collector.statuses = [503, 429]
-    exporter_for(collector.url).export([SPAN])
-    assert [body for _, _, body in collector.posted] == [BODY] * 3
+    exporter_for(collector.url).export([EndedSpan(SPAN)])
+    bodies = [body for _, _, body in collector.posted]
+    assert len(bodies) == 3
+    assert len(set(bodies)) == 1
     assert not caplog.records
 
 
@@ -106,7 +134,7 @@ def test_spans_that_nobody_takes_are_lost(
     if is_closing:
         exporter.shutdown()
     with caplog.at_level(logging.WARNING):
-        exporter.export([SPAN])
+        exporter.export([EndedSpan(SPAN)])
     assert len(collector.posted) == num_posted
     (record,) = caplog.records
     assert "event=spans_lost num=1" in record.getMessage()
@@ -119,24 +147,94 @@ def test_a_collector_that_is_not_there_is_no_error(
     with Collector() as gone:
         url = gone.url
     with caplog.at_level(logging.WARNING):
-        exporter_for(url).export([SPAN])
+        exporter_for(url).export([EndedSpan(SPAN)])
     assert "refused" in caplog.text
 
 
 def test_the_console_shows_a_line_for_each_span(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is one JSON document, for programs."""
-    ConsoleExporter().export([SPAN, SPAN._replace(parent=None)])
+    """It is one JSON document, for programs, as OTLP's JSON is."""
+    other = Span(name="Predict", span_id=SPAN.span_id)
+    ConsoleExporter().export([EndedSpan(SPAN), EndedSpan(other)])
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {
         "name": "queue",
-        "context": {"trace_id": f"0x{1:032x}", "span_id": f"0x{2:016x}"},
-        "parent_id": f"0x{3:016x}",
-        "start_time": "1970-01-01T00:00:00+00:00",
-        "end_time": "1970-01-01T00:00:01.500000+00:00",
-        "status": "UNSET",
-        "attributes": {"a": "b"},
-        "links": [],
+        "traceId": f"{1:032x}",
+        "spanId": f"{2:016x}",
+        "parentSpanId": f"{3:016x}",
+        "endTimeUnixNano": "1500000000",
+        "links": [{"traceId": f"{1:032x}", "spanId": f"{3:016x}"}],
     }
-    assert second["parent_id"] is None
+    assert "parentSpanId" not in second
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "timeout_s", "headers"),
+    [
+        ({}, "http://localhost:4318/v1/traces", 10.0, {}),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "https://h/otlp/",
+                "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b=,x = y",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "2.5",
+                "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+            },
+            "https://h/otlp/v1/traces",
+            2.5,
+            {"Api-key": "a b=", "X": "y", "Content-encoding": "gzip"},
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://all",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces/here",
+            },
+            "http://traces/here",
+            10.0,
+            {},
+        ),
+    ],
+)
+def test_the_standard_variables_name_the_collector(
+    environment: dict[str, str], url: str, timeout_s: float, headers: dict[str, str]
+) -> None:
+    """Those for traces alone count for more, and name the whole path."""
+    found = collector_exporter(environment, RESOURCE)
+    assert (found.request.full_url, found.timeout_s) == (url, timeout_s)
+    own = {"Content-type", "User-agent"}
+    given = {each: found.request.get_header(each) for each in found.request.headers}
+    assert {each: given[each] for each in given.keys() - own} == headers
+
+
+def test_certificates_are_read_at_once() -> None:
+    """Of the collector, and of the server; a file that is not there is told as it starts."""
+    for what in ("CERTIFICATE", "CLIENT_CERTIFICATE"):
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "https://h",
+            f"OTEL_EXPORTER_OTLP_{what}": "absent.pem",
+        }
+        with pytest.raises(OSError, match="No such file"):
+            collector_exporter(environment, RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+    ],
+)
+def test_a_value_that_means_nothing_here_is_named(name: str, value: str) -> None:
+    """So is what would be right."""
+    with pytest.raises(InvalidArgument, match=f"{name}={value}: expected "):
+        collector_exporter({name: value}, RESOURCE)
+
+
+@pytest.mark.parametrize("value", ["secret", "key=secret%0Ax", "key=secr\u00e9t"])
+def test_headers_are_named_without_what_they_say(value: str) -> None:
+    """They have the keys of collectors, and what is wrong with them goes to the log."""
+    with pytest.raises(InvalidArgument, match=r"HEADERS=\.\.\.: expected ") as caught:
+        collector_exporter({"OTEL_EXPORTER_OTLP_HEADERS": value}, RESOURCE)
+    assert "secr" not in str(caught.value)

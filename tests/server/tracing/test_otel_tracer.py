@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.plan_desk import Desk, Model, PromptModel, SharedLookup, message
@@ -17,12 +18,15 @@ from tfs.codec.model_spec import ModelSpec
 from tfs.codec.tensor import fill_tensor_proto
 from tfs.core.call import TRACING, Peer
 from tfs.core.clock import MonotonicClock
+from tfs.core.errors import Code
+from tfs.core.servable_id import ServableId
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_bursts import BurstTemplate, RequestBursts
 from tfs.handlers.rest.forms import Form, FormedReplies
 from tfs.proto.tensorflow_serving.apis import predict_pb2
-from tfs.server.tracing.otel_tracer import OtelTracer, OtelTracing
-from tfs.server.tracing.otlp import EndedSpan
+from tfs.server.tracing.otel_tracer import OtelTracer
+from tfs.server.tracing.otel_tracing import OtelTracing
+from tfs.server.tracing.settings import TracingSettings
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 
@@ -38,15 +42,15 @@ class Traced:
 
     """
 
-    def __init__(self, share: float = 1.0) -> None:
-        self._ended: list[EndedSpan] = []
+    def __init__(self, share: float = 1.0, *, takes_parent: bool = True) -> None:
+        self._ended: list[Span] = []
         self.draws: list[float] = []
         self.models = OneModel()
         self.handler = PredictHandler(self.models)
         self.tracer = OtelTracer(
-            self._ended.append,
+            lambda ended: self._ended.append(ended.message),
             MonotonicClock(),
-            share,
+            TracingSettings("console", share, takes_parent, True),
             draw=lambda: self.draws.pop(0) if self.draws else 0.0,
         )
 
@@ -58,11 +62,11 @@ class Traced:
         call.opened_s = MonotonicClock.now()
         return call
 
-    def spans(self) -> dict[str, EndedSpan]:
+    def spans(self) -> dict[str, Span]:
         """Returns the spans that have ended, by name."""
         return {span.name: span for span in self.all_spans()}
 
-    def all_spans(self) -> Sequence[EndedSpan]:
+    def all_spans(self) -> Sequence[Span]:
         """Returns the spans that have ended since it was last asked."""
         found = list(self._ended)
         self._ended.clear()
@@ -77,12 +81,25 @@ def traced() -> Iterator[Traced]:
     TRACING.tracer = None
 
 
-def parent_of(span: EndedSpan) -> int:
-    return 0 if span.parent is None else span.parent.span_id
+def parent_of(span: Span) -> int:
+    return int.from_bytes(span.parent_span_id)
 
 
-def id_of(span: EndedSpan) -> int:
-    return span.own.span_id
+def id_of(span: Span) -> int:
+    return int.from_bytes(span.span_id)
+
+
+def attributes_of(span: Span) -> dict[str, str | int]:
+    return {
+        each.key: each.value.int_value
+        if each.value.HasField("int_value")
+        else each.value.string_value
+        for each in span.attributes
+    }
+
+
+def linked_by(span: Span) -> set[int]:
+    return {int.from_bytes(link.span_id) for link in span.links}
 
 
 def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
@@ -98,8 +115,8 @@ def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
     request, queue, interpreter = (
         spans[name] for name in ("Predict", "queue", "interpreter")
     )
-    assert request.is_request
-    assert request.attributes == {
+    assert request.kind == Span.SPAN_KIND_SERVER
+    assert attributes_of(request) == {
         "tfs.model": "m",
         "tfs.version": 3,
         "tfs.signature": "serving_default",
@@ -107,14 +124,14 @@ def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
     assert parent_of(request) == 0
     assert parent_of(queue) == parent_of(interpreter) == id_of(request)
     times: list[Any] = [
-        request.begun_s,
-        queue.begun_s,
-        queue.ended_s,
-        interpreter.ended_s,
-        request.ended_s,
+        request.start_time_unix_nano,
+        queue.start_time_unix_nano,
+        queue.end_time_unix_nano,
+        interpreter.end_time_unix_nano,
+        request.end_time_unix_nano,
     ]
     assert times == sorted(times)
-    assert interpreter.begun_s == queue.ended_s
+    assert interpreter.start_time_unix_nano == queue.end_time_unix_nano
 
 
 def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
@@ -133,11 +150,11 @@ def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
     inner = batch.context
     traced.models.servable.answer(tasks[0])
     spans = traced.spans()
-    assert spans["batch"].attributes == {"tfs.rows": 2}
+    assert attributes_of(spans["batch"]) == {"tfs.rows": 2}
     assert parent_of(spans["batch"]) == id_of(spans["Predict"])
     assert parent_of(spans["interpreter"]) == id_of(spans["batch"])
     assert id_of(spans["interpreter"]) == inner.span_id
-    linked = {link.span_id for link in spans["batch"].links}
+    linked = linked_by(spans["batch"])
     traced.models.servable.answer(tasks[1])
     later = traced.spans()
     assert later.keys() == {"Predict", "queue"}
@@ -153,7 +170,7 @@ def test_a_request_is_traced_as_its_caller_is(
     spans = traced.spans()
     assert bool(spans) is is_traced
     if is_traced:
-        assert spans["Predict"].own.trace_id == TRACE
+        assert spans["Predict"].trace_id == TRACE.to_bytes(16)
         assert parent_of(spans["Predict"]) == SPAN
 
 
@@ -195,8 +212,8 @@ def test_requests_that_come_together_are_computed_together_if_some_are_traced(
     assert named == ["Predict", "Predict", "batch", "queue", "queue"]
     (batch,) = (span for span in spans if span.name == "batch")
     requests = {id_of(span) for span in spans if span.name == "Predict"}
-    assert {link.span_id for link in batch.links} == requests
-    assert batch.attributes == {"tfs.rows": 4}
+    assert linked_by(batch) == requests
+    assert attributes_of(batch) == {"tfs.rows": 4}
     if kind is PromptModel:
         (interpreter,) = (span for span in spans if span.name == "interpreter")
         assert parent_of(interpreter) == id_of(batch)
@@ -220,8 +237,28 @@ def test_an_error_ends_the_span_too(traced: Traced) -> None:
     """What a caller did wrong is no error of the server."""
     traced.handler(traced.call(model="absent"))
     span = traced.spans()["Predict"]
-    assert span.attributes == {"tfs.status": "NOT_FOUND"}
-    assert not span.is_failed
+    assert attributes_of(span) == {"tfs.status": "NOT_FOUND"}
+    assert not span.HasField("status")
+
+
+def test_what_the_server_did_wrong_is_its_error(traced: Traced) -> None:
+    """The span says so by its status; what no UTF-8 is in an attribute is replaced."""
+    trace = traced.tracer.begin(traced.call(), "Predict")
+    assert trace is not None
+    trace.name(ServableId("m\udcff", 1), "s")
+    trace.end(Code.INTERNAL, 1.0, 2.0, 3.0)
+    span = traced.spans()["Predict"]
+    assert span.status.code == Status.STATUS_CODE_ERROR
+    assert attributes_of(span)["tfs.model"] == "m?"
+
+
+def test_without_its_propagator_no_caller_is_a_parent() -> None:
+    """The request is traced as one that nobody traces yet."""
+    traced = Traced(takes_parent=False)
+    call = traced.call(traceparent=f"00-{TRACE:032x}-{SPAN:016x}-00")
+    trace = traced.tracer.begin(call, "Predict")
+    assert trace is not None
+    assert trace.context.trace_id != TRACE
 
 
 def test_a_wrong_setting_warns_once_and_traces_nothing(

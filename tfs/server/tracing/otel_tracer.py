@@ -1,4 +1,4 @@
-"""Traces requests for OpenTelemetry, whose SDK the extra ``otel`` brings.
+"""Traces requests for OpenTelemetry: makes OTLP's spans of them.
 
 A trace has the spans request, queue, batch and interpreter. The batch is below the first
 of its requests that is traced, and linked to the others. Which requests are traced is
@@ -8,96 +8,58 @@ made into spans when they have ended.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
-from tfs.core.call import TRACING, Call, CallT
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
+from opentelemetry.proto.resource.v1 import resource_pb2
+from opentelemetry.proto.trace.v1.trace_pb2 import (
+    ResourceSpans,
+    ScopeSpans,
+    Span,
+    Status,
+)
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from tfs.core.call import Call, CallT
 from tfs.core.clock import Clock
-from tfs.core.errors import Code, ServingError
+from tfs.core.errors import Code
 from tfs.core.servable import Trace, TraceContext
 from tfs.core.servable_id import ServableId
-from tfs.server.tracing.exporters import CollectorExporter, ConsoleExporter
-from tfs.server.tracing.otlp import EndedSpan
-from tfs.server.tracing.settings import read_collector, read_settings
+from tfs.server.system.versions import distribution_version
+from tfs.server.tracing.exporters import EndedSpan
+from tfs.server.tracing.settings import TracingSettings
 from tfs.server.tracing.traceparent import parent_of
 
-log = logging.getLogger(__name__)
-
 _INNER: Final = frozenset({"warm-up"})  # listeners of calls that nobody sent
+_OURS: Final = frozenset(
+    {Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS, Code.UNAVAILABLE, Code.UNIMPLEMENTED}
+)
+"""Codes that are a server's fault (semantic conventions of gRPC spans)."""
+
+_FAILED: Final = Status(code=Status.STATUS_CODE_ERROR)
 
 
-class OtelTracing:
-    """Begins and ends tracing. One thread starts and closes it.
-
-    Args:
-        environment: The OTEL_* variables.
-        clock: What the server's times are measured by.
-
-    """
-
-    def __init__(self, environment: Mapping[str, str], clock: Clock) -> None:
-        self._environment = environment
-        self._clock = clock
-        self._exporter: CollectorExporter | ConsoleExporter = ConsoleExporter()
-        self._processor: Any = None
-
-    def start(self) -> None:
-        """Traces requests from now on, if the variables ask for it.
-
-        What they say wrongly is logged once, and nothing is traced.
-        """
-        try:
-            settings = read_settings(self._environment)
-            if settings is None:
-                return
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-            if settings.exporter == "otlp":
-                self._exporter = CollectorExporter(
-                    read_collector(self._environment), _resource()
-                )
-            self._processor = BatchSpanProcessor(self._exporter)  # type: ignore[arg-type]
-        except ImportError as error:
-            log.warning(
-                "event=tracing_off why='OTEL_* variables ask for traces, and "
-                "OpenTelemetry cannot be imported: pip install tfs[otel]' error=%r",
-                str(error),
-            )
-            return
-        except Exception as error:  # the SDK reads variables of its own
-            why = error.message if isinstance(error, ServingError) else str(error)
-            log.warning("event=tracing_off why=%r", why)
-            return
-        TRACING.tracer = OtelTracer(
-            self._processor.on_end,
-            self._clock,
-            settings.share,
-            follows_parent=settings.follows_parent,
-        )
-        log.info(
-            "event=tracing exporter=%s share=%g", settings.exporter, settings.share
-        )
-
-    def close(self) -> None:
-        """Sends what was traced; idempotent."""
-        processor, self._processor = self._processor, None
-        if processor is not None:
-            TRACING.tracer = None
-            self._exporter.shutdown()
-            processor.shutdown()
-
-
-def _resource() -> Mapping[str, Any]:
-    """Returns the server's attributes, as the SDK finds them."""
-    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-
+def server_resource() -> ResourceSpans:
+    """Returns the server's attributes, as the SDK finds them, without spans."""
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count for more.
     own = Resource.create({"service.name": "tfs"})
-    return dict(own.merge(OTELResourceDetector().detect()).attributes)
+    found = own.merge(OTELResourceDetector().detect()).attributes
+    scope = InstrumentationScope(name="tfs", version=distribution_version("tfs"))
+    return ResourceSpans(
+        resource=resource_pb2.Resource(
+            attributes=[_attribute(*each) for each in found.items()]
+        ),
+        scope_spans=[ScopeSpans(scope=scope)],
+    )
 
 
 class OtelTracer:
@@ -106,9 +68,7 @@ class OtelTracer:
     Args:
         on_end: Takes spans that have ended. Thread-safe.
         clock: What the server's times are measured by.
-        share: Which share of the requests that nobody traces yet is traced, 0 to 1.
-        follows_parent: Whether a request that its caller traces, or does not, is traced
-            likewise.
+        settings: Which requests are traced.
         draw: Returns uniform numbers in [0, 1).
 
     """
@@ -117,15 +77,14 @@ class OtelTracer:
         self,
         on_end: Callable[[EndedSpan], None],
         clock: Clock,
-        share: float,
-        *,
-        follows_parent: bool = True,
+        settings: TracingSettings,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._on_end = on_end
         self._clock = clock
-        self._share = share
-        self._follows_parent = follows_parent
+        self._share = settings.share
+        self._takes_parent = settings.takes_parent
+        self._follows_parent = settings.follows_parent
         self._draw = draw
         # Drawn at once: a number for each request would cost more than the request has.
         self._num_passed_over = self._gap()
@@ -135,7 +94,7 @@ class OtelTracer:
     def begin(self, call: Call, method: str) -> Trace | None:
         parent = None
         metadata = call.metadata
-        if metadata is not self._without:
+        if self._takes_parent and metadata is not self._without:
             parent = parent_of(metadata)
             if parent is None:
                 self._without = metadata
@@ -216,7 +175,7 @@ class OtelTrace:
         self._wall_s = wall_s
         self._parent = parent
         self._requests = requests
-        self._attributes: dict[str, Any] = {}
+        self._attributes: dict[str, str | int] = {}
         self._batches: tuple[OtelTrace, ...] = ()
         self._started_s: float | None = None  # when it had waited enough
         self._interpreter: tuple[TraceContext, str, float] | None = None
@@ -258,39 +217,66 @@ class OtelTrace:
             return
         if self._interpreter is not None:
             own, who, computed_s = self._interpreter
-            self._write_below(own, "interpreter", computed_s, done_s, who)
+            attributes = {"tfs.servable": who} if who else {}
+            self._end(own, self.own, "interpreter", computed_s, done_s, attributes)
+        kind = Span.SPAN_KIND_INTERNAL
         if not self._requests:
             started_s = max(begun_s, self._started_s or done_s)
-            self._write_below(self._below(), "queue", begun_s, started_s)
+            self._end(self._below(), self.own, "queue", begun_s, started_s, {})
             for batch in self._batches:
                 batch.end(code, begun_s, done_s, done_s)
+            kind = Span.SPAN_KIND_SERVER
         if code is not Code.OK:
             self._attributes["tfs.status"] = code.name
-        self._on_end(
-            EndedSpan(
-                self.own,
-                self._parent,
-                self._name,
-                self._begun_s + self._wall_s,
-                now_s + self._wall_s,
-                self._attributes,
-                [each.own for each in self._requests],
-                code,
-                not self._requests,
-            )
+        self._end(
+            self.own,
+            self._parent,
+            self._name,
+            self._begun_s,
+            now_s,
+            self._attributes,
+            kind=kind,
+            links=[Span.Link(**_ids(each.own)) for each in self._requests],
+            status=_FAILED if code in _OURS else None,
         )
+
+    def _end(
+        self,
+        own: TraceContext,
+        parent: TraceContext | None,
+        name: str,
+        begun_s: float,
+        ended_s: float,
+        attributes: Mapping[str, str | int],
+        kind: Span.SpanKind.ValueType = Span.SPAN_KIND_INTERNAL,
+        **more: Any,
+    ) -> None:
+        span = Span(
+            **_ids(own),
+            name=name,
+            kind=kind,
+            start_time_unix_nano=int((begun_s + self._wall_s) * 1e9),
+            end_time_unix_nano=int((ended_s + self._wall_s) * 1e9),
+            attributes=[_attribute(*each) for each in attributes.items()],
+            **more,
+        )
+        if parent is not None:
+            span.parent_span_id = _ids(parent)["span_id"]
+        self._on_end(EndedSpan(span))
 
     def _below(self) -> TraceContext:
         return TraceContext(self.own.trace_id, random.getrandbits(64))
 
-    def _write_below(
-        self,
-        own: TraceContext,
-        name: str,
-        begun_s: float,
-        ended_s: float,
-        who: str = "",
-    ) -> None:
-        attributes = {"tfs.servable": who} if who else {}
-        begun_s, ended_s = begun_s + self._wall_s, ended_s + self._wall_s
-        self._on_end(EndedSpan(own, self.own, name, begun_s, ended_s, attributes))
+
+def _ids(context: TraceContext) -> dict[str, Any]:
+    own, trace = context.span_id, context.trace_id
+    return {"trace_id": trace.to_bytes(16), "span_id": own.to_bytes(8)}
+
+
+@lru_cache(1024, typed=True)
+def _attribute(name: str, value: object) -> KeyValue:
+    """Returns an attribute: numbers as such, all else as text."""
+    if type(value) is int:
+        return KeyValue(key=name, value=AnyValue(int_value=value))
+    text = str(value).encode(errors="replace").decode()  # a lone surrogate is refused
+    return KeyValue(key=name, value=AnyValue(string_value=text))
