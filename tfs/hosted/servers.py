@@ -71,7 +71,7 @@ class Told:
 class _Server:
     """What is known of a server. Written by one call of each kind to it at a time."""
 
-    answered_s: float
+    silent_s: float = 0.0  # for so long it was asked and did not answer
     heard: Heard = _NEVER_HEARD
     told: Told | None = None
     problem: str = ""
@@ -92,6 +92,8 @@ class Servers:
             threads left.
         on_news: Called on a thread of the executor when a server says something new, was
             told something, or refused it.
+        most_s: No more than so many seconds between two questions count as silence: this
+            machine was asleep, or nobody asked.
 
     """
 
@@ -101,35 +103,41 @@ class Servers:
         clock: Clock,
         executor: Executor,
         on_news: Callable[[], None],
+        most_s: float,
     ) -> None:
         self._client = client
         self._clock = clock
         self._executor = executor
         self._on_news = on_news
+        self._most_s = most_s
         self._servers: dict[str, _Server] = {}
+        self._asked_s = clock.now()
 
     def ask(self, addresses: Iterable[str]) -> Collection[str]:
         """Asks these servers for their models; forgets all others and returns them.
 
         One that has not answered the last question yet, or rests, is not asked again.
         """
+        now_s, before_s = self._clock.now(), self._asked_s
+        self._asked_s = now_s
+        for server in self._servers.values():
+            server.silent_s += min(now_s - before_s, self._most_s)
         wanted = dict.fromkeys(addresses)
         gone = [each for each in self._servers if each not in wanted]
         for address in gone:
             del self._servers[address]
         for address in wanted:
-            server = self._servers.setdefault(address, _Server(self._clock.now()))
-            if not server.is_asked and self._clock.now() >= server.ask_at_s:
+            server = self._servers.setdefault(address, _Server())
+            if not server.is_asked and now_s >= server.ask_at_s:
                 server.is_asked = True
                 self._executor.submit(partial(self._ask, address, server))
         return gone
 
     def heard(self, down_after_s: float) -> Mapping[str, Heard]:
         """Returns what is known of each server; nothing of those silent for so long."""
-        since_s = self._clock.now() - down_after_s
         return {
             address: _NEVER_HEARD
-            if each.heard.is_silent and each.answered_s <= since_s
+            if each.heard.is_silent and each.silent_s >= down_after_s
             else each.heard
             for address, each in self._servers.items()
         }
@@ -162,10 +170,10 @@ class Servers:
             partial(self._tell, address, server, wanted, message, may_tell)
         )
 
-    def last_answer_s(self, addresses: Iterable[str]) -> float | None:
-        """Returns when one of these servers answered last; None if none is known."""
+    def silent_s(self, addresses: Iterable[str]) -> float | None:
+        """Returns for how long none of these servers answered; None if none is known."""
         known = [self._servers.get(each) for each in addresses]
-        return max((each.answered_s for each in known if each), default=None)
+        return min((each.silent_s for each in known if each), default=None)
 
     def was_told(self, address: str) -> bool:
         """Whether a server took in what it was told, once."""
@@ -177,19 +185,13 @@ class Servers:
         known = {at: self._servers[at] for at in addresses if at in self._servers}
         return {at: each.problem for at, each in known.items() if each.problem}
 
-    def excuse(self, unseen_s: float) -> None:
-        """Holds it against no server that for so long nobody asked."""
-        now_s = self._clock.now()
-        for each in self._servers.values():
-            each.answered_s = min(each.answered_s + unseen_s, now_s)
-
     def _ask(self, address: str, server: _Server) -> None:
         if self._is_gone(address, server):  # while this waited for a thread
             return
         told, before, begun_s = server.told, server.heard, self._clock.now()
         try:
             report = self._client.list_models(address)
-            server.answered_s = ended_s = self._clock.now()
+            server.silent_s, ended_s = 0.0, self._clock.now()
             configs: Configs = {}
             if told is not None and told.started_s == report.started_s:
                 configs = before.told if report.is_behind else told.configs

@@ -60,11 +60,9 @@ class SynchronizerOptions:
 
     Attributes:
         look_s: Seconds between two looks.
-        down_after_s: Seconds without an answer until others take a job's place; more
-            than ``look_s``, because a job answers once for each look.
+        down_after_s: Seconds without an answer until others take a job's place.
         window_s: Over how many seconds load is averaged.
-        only_routes: Whether jobs are only asked, and neither they nor the store are
-            told anything: for routers beside the one synchronizer that does that.
+        only_routes: Whether neither jobs nor the store are told anything.
         take_over: Whether servers of another fleet, or of a newer copy of the store, are
             taken from it by the first message to each.
 
@@ -127,7 +125,10 @@ class Synchronizer:
         self._options = options or SynchronizerOptions()
         self._job_problem = job_problem
         self._holder = holder
-        self._servers = Servers(client, clock, executor or InlineExecutor(), self.nudge)
+        # A look may take as long as the wait for it, and others are given as long again.
+        most_s = 3 * self._options.look_s
+        executor = executor or InlineExecutor()
+        self._servers = Servers(client, clock, executor, self.nudge, most_s)
         self._table = SightingTable()
         self._scaling = Scaling(self._options.window_s)
         self._lease: Lease | None = None
@@ -136,7 +137,6 @@ class Synchronizer:
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
         self._last = Snapshot()
-        self._looked_s: float | None = None  # when the last look began
         self._routed: Mapping[str, tuple[str, ...]] | None = None
         # What the store has of models if nobody else wrote it, and those that fare
         # otherwise since.
@@ -181,8 +181,8 @@ class Synchronizer:
         """Looks at the store, calls the servers, and returns the wanted state.
 
         Raises:
-            ServingError: The store cannot be read, or is another one than before. Servers
-                were asked and routes told by what was read before.
+            ServingError: The store cannot be used; servers were asked and routes told by
+                what was read before.
 
         """
         trouble: ServingError | None = None
@@ -246,7 +246,6 @@ class Synchronizer:
 
     def _ask_all(self, fleet: Fleet) -> Mapping[str, JobReport]:
         """Asks all servers, and tells routers; returns the reports of those that answer."""
-        self._excuse()
         gone = self._servers.ask(
             each for job in fleet.jobs.values() for each in job.addresses
         )
@@ -329,22 +328,14 @@ class Synchronizer:
         )
         return JobSighting(following, own or "; ".join(problems.values()))
 
-    def _excuse(self) -> None:
-        """Holds it against no job that for a while nobody looked: this machine was asleep."""
-        now_s, before_s = self._clock.now(), self._looked_s
-        self._looked_s = now_s
-        # A look may take as long as the wait for it, and others are given as long again.
-        if before_s is not None and now_s - before_s > 3 * self._options.look_s:
-            self._servers.excuse(now_s - before_s - self._options.look_s)
-
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
-        now_s, changed = self._clock.now(), {}
+        changed = {}
         for name, job in fleet.jobs.items():
-            answered_s = self._servers.last_answer_s(job.addresses)
-            if answered_s is None:
+            silent_s = self._servers.silent_s(job.addresses)
+            if silent_s is None:
                 continue
-            is_silent = now_s - answered_s >= self._options.down_after_s
+            is_silent = silent_s >= self._options.down_after_s
             is_back = any(each in reports for each in job.addresses)
             if job.is_down != is_silent and (is_silent or is_back):
                 state = "down" if is_silent else "up"
