@@ -77,12 +77,11 @@ class Controller:
     ) -> None:
         """Acts on a request that has an Edit; ``on_op`` is called once, on any thread.
 
-        It is called when the request is in force, has failed to become so, or was
-        waited for long enough. A model that is added belongs to ``owner``.
+        That is when the request is in force, has failed to become so, or was waited for
+        long enough. A model that is added belongs to ``owner``.
 
         Raises:
-            ServingError: It is refused, or nothing is known of what became of it; the
-                same id may be sent again.
+            ServingError: It is refused, or nothing is known of what became of it.
 
         """
         asked = request.edit

@@ -18,16 +18,10 @@ from tfs.proto.tfs.v1 import model_config_pb2
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is waited for. Immutable.
-
-    Attributes:
-        what: In words; empty if nothing is.
-        is_stuck: Whether it failed, and will not come by itself in a while.
-
-    """
+    """What is waited for, in words; empty if nothing is. Immutable."""
 
     what: str = ""
-    is_stuck: bool = False
+    is_stuck: bool = False  # it failed, and will not come by itself in a while
 
 
 def model_waits_for(

@@ -27,7 +27,6 @@ from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.message_limits import CONFIG_BYTES, parse
 from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
-from tfs.hosted.edit_reader import REQUESTS
 from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -105,7 +104,7 @@ class ControllerService:
         }
 
         def handler(kind: type[Message], name: str) -> Handler:
-            if kind in REQUESTS:
+            if "edit" in kind.DESCRIPTOR.fields_by_name:
                 return lambda call: self._start(call, kind, self._change, changes=True)
 
             def run(call: Call, request: Any, owner: str) -> None:

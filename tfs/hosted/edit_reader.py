@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -44,24 +45,10 @@ from tfs.proto.tfs.v1 import model_config_pb2
 _PROD_COPIES: Final = 3
 _TEMP_COPIES: Final = 2
 
-REQUESTS: Final = {
-    pb.AddModelRequest: "add-model",
-    pb.UpdateModelRequest: "update-model",
-    pb.RemoveModelRequest: "remove-model",
-    pb.AddVersionRequest: "add-version",
-    pb.SetPolicyRequest: "set-policy",
-    pb.SetHintsRequest: "set-hints",
-    pb.AddJobRequest: "add-job",
-    pb.DrainJobRequest: "remove-job",
-}
-"""How each request that changes something is called."""
-
 
 @dataclass(frozen=True, slots=True)
 class EditReader:
-    """Turns requests of the Controller API into edits. Immutable.
-
-    Calls block on the disk where base paths are.
+    """Turns requests into edits. Immutable; calls block on the disk of base paths.
 
     Attributes:
         check: Raises a ``ServingError`` for a model's config that no server would
@@ -84,15 +71,10 @@ class EditReader:
         owner: str = "",
         is_temp: bool = False,
     ) -> Edit:
-        """Returns a request's edit; it raises what is wrong with the request.
+        """Returns a request's edit; applying it raises what is wrong with the request.
 
-        Args:
-            request: A request that has an Edit.
-            now: The fleet.
-            probed: What came of probing the version that it brings.
-            owner: Whose a model is that is added; empty for nobody's.
-            is_temp: Whether it belongs to Temp.
-
+        ``probed`` says what came of probing the version that it brings; a model that it
+        adds belongs to ``owner``, if that is not empty, and to Temp if ``is_temp``.
         """
         try:
             match request:
@@ -290,7 +272,8 @@ def _refused(request: Any, error: ServingError) -> Edit:
         raise error
 
     model, job = getattr(request, "model", ""), getattr(request, "job", "")
-    return Edit(f"{REQUESTS[type(request)]} {model or job}", apply, model, job)
+    words = re.findall("[A-Z][a-z]+", type(request).__name__.removesuffix("Request"))
+    return Edit(f"{'-'.join(words).lower()} {model or job}", apply, model, job)
 
 
 def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int]) -> int:

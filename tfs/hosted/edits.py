@@ -55,8 +55,7 @@ def put_job(job: Job) -> Edit:
 def drain_job(name: str, *, force: bool = False) -> Edit:
     """Moves a job's models elsewhere; the job is removed when they answer there.
 
-    Refused with ResourceExhausted if some of its models would have no place. With
-    ``force`` it is removed at once all the same.
+    Refused with ResourceExhausted if there is no room; ``force`` removes it at once.
     """
 
     def apply(fleet: Fleet) -> Fleet:
@@ -121,11 +120,7 @@ def set_addresses(name: str, addresses: tuple[str, ...]) -> Edit:
 
 
 def add_model(model: HostedModel) -> Edit:
-    """Adds a model, with a place for each of its replicas.
-
-    Refused with AlreadyExists if there is one with that name, and with
-    ResourceExhausted if there is no room.
-    """
+    """Adds a model; AlreadyExists if it is there, ResourceExhausted if there is no room."""
 
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
@@ -150,10 +145,7 @@ def update_model(
     why: str,
     version: int | None = None,
 ) -> Edit:
-    """Replaces a model by what ``update`` makes of it, with a place for each replica.
-
-    Refused with NotFound, and as :func:`add_model` is.
-    """
+    """Replaces a model by what ``update`` makes of it; NotFound, or no room for that."""
 
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
@@ -183,8 +175,7 @@ def remove_model(name: str) -> Edit:
 def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
     """Tells of a version that is in a model's base path; a pinned model refuses it.
 
-    One that crashed when it was tried is quarantined. What it took then replaces an
-    estimate; that is refused with ResourceExhausted if there is no room.
+    One that crashed when it was tried is quarantined. What it took replaces an estimate.
     """
 
     def update(model: HostedModel) -> HostedModel:
@@ -203,10 +194,7 @@ def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
 
 
 def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -> Edit:
-    """Changes which versions of a model answer: canary, promotion, rollback.
-
-    None lets the newest version answer.
-    """
+    """Changes which versions of a model answer; None: the newest."""
 
     def update(model: HostedModel) -> HostedModel:
         return replace(model, config=config_text(with_traffic(model, traffic)))
@@ -219,11 +207,7 @@ def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -
 
 
 def follow_load(wanted: Mapping[str, int]) -> Edit:
-    """Gives models the number of replicas that load asks for, within their limits.
-
-    Replicas without room are left out without an error, because no user asked for
-    them.
-    """
+    """Gives models the replicas that load asks for, as far as limits and room allow."""
 
     def apply(fleet: Fleet) -> Fleet:
         for name, number in wanted.items():
@@ -322,10 +306,8 @@ def _without_job(fleet: Fleet, name: str) -> Fleet:
 def _complete(before: Fleet, after: Fleet) -> Fleet:
     """Returns ``after`` with its models placed.
 
-    Raises:
-        ResourceExhausted: A model that had a place, or asks for one, has none; those of
-            Temp that are not asked for give way.
-
+    Raises ResourceExhausted where one that had a place, or asks for one, has none; those of
+    Temp that are not asked for give way.
     """
     after, shortfall = _settled(after)
     servers = num_servers(before.jobs)

@@ -24,41 +24,23 @@ ModelConfig = model_server_config_pb2.ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A serving job: equal ``tfs serve`` processes, its replicas, with the same models.
+    """A serving job: equal ``tfs serve`` processes, its replicas, with the same models."""
 
-    Attributes:
-        name: Its name; the address of its one replica if somebody else runs it.
-        memory_bytes: How much the models of one replica may take together.
-        partition: Models are placed only in their own ("gpu", "eu").
-        num_replicas: How many replicas it has.
-        cpus: How many processors each replica may use; 0 for all.
-        is_ours: Whether the fleet starts its replicas.
-        addresses: The gRPC ports of its replicas, "HOST:PORT" or "unix:/path"; of ours
-            those that were started.
-        is_down: Whether no replica answered for so long that others take its place.
-        is_leaving: Whether it should be removed once others have its models.
-        generation: Counts what users changed.
-        min_replicas: How few replicas it may have.
-        max_replicas: How many it may have when models want so many; 0: ``num_replicas``.
-        zone: Where it is; copies of a model go to different zones, if there is room.
-        is_temp: Whether it has models of Temp alone; then it may have no replica.
-
-    """
-
-    name: str
-    memory_bytes: int
-    partition: str = ""
+    name: str  # the address of its one replica if somebody else runs it
+    memory_bytes: int  # what the models of one replica may take together
+    partition: str = ""  # models are placed only in their own: "gpu", "eu"
     num_replicas: int = 1
-    cpus: int = 0
-    is_ours: bool = False
+    cpus: int = 0  # that each replica may use; 0 for all
+    is_ours: bool = False  # the fleet starts its replicas
+    # The gRPC ports of its replicas, "HOST:PORT" or "unix:/path"; of ours those started.
     addresses: tuple[str, ...] = ()
-    is_down: bool = False
-    is_leaving: bool = False
-    generation: int = 1
+    is_down: bool = False  # no replica answered for so long that others take its place
+    is_leaving: bool = False  # it is removed once others have its models
+    generation: int = 1  # counts what users changed
     min_replicas: int = 0
-    max_replicas: int = 0
-    zone: str = ""
-    is_temp: bool = False
+    max_replicas: int = 0  # when models want so many; 0 for num_replicas
+    zone: str = ""  # copies of a model go to different zones, if there is room
+    is_temp: bool = False  # it has models of Temp alone, and no replica without one
 
     @property
     def most_servers(self) -> int:
@@ -97,45 +79,24 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A model that users asked to be served, on whichever job.
-
-    Attributes:
-        name: The name that requests use.
-        config: Its ``ModelConfig`` as text, including name and base path.
-        memory_bytes: How much one replica takes while one version replaces another.
-        is_estimate: Whether that was estimated or measured; False: its owner stated it.
-        min_replicas: The least number of servers that serve it; 0: a model of Temp that
-            has none while nobody asks for it.
-        max_replicas: The number up to which it may grow when load asks for it.
-        partition: The partition of jobs on which it may be placed.
-        num_replicas: The number of servers that should serve it now; it is placed on jobs
-            until they have so many replicas together.
-        generation: Counts what users changed.
-        is_on_demand: Whether servers load it at its first request.
-        cpus: How many processors one replica keeps busy; 0 if nobody said so.
-        owner: The identity whose quota it counts against; empty for none.
-        is_temp: Whether it belongs to the instance Temp, and has what Prod leaves.
-        copies_by_default: Whether nobody said on how many servers it is; then there are
-            no more than its partition has.
-        quarantined: Versions that crashed when they were tried, and how; its config
-            excludes them.
-
-    """
+    """A model that users asked to be served, on whichever job."""
 
     name: str
-    config: str
-    memory_bytes: int
-    is_estimate: bool = True
-    min_replicas: int = 1
-    max_replicas: int = 1
-    partition: str = ""
-    num_replicas: int = 1
-    generation: int = 1
-    is_on_demand: bool = False
-    cpus: float = 0.0
-    owner: str = ""
-    is_temp: bool = False
+    config: str  # its ModelConfig as text, with name and base path
+    memory_bytes: int  # what one replica takes while one version replaces another
+    is_estimate: bool = True  # or was measured; else its owner stated it
+    min_replicas: int = 1  # 0: a model of Temp that has none while nobody asks for it
+    max_replicas: int = 1  # when load asks for so many
+    partition: str = ""  # of the jobs on which it may be placed
+    num_replicas: int = 1  # now; it is placed on jobs until they have so many together
+    generation: int = 1  # counts what users changed
+    is_on_demand: bool = False  # servers load it at its first request
+    cpus: float = 0.0  # that one replica keeps busy; 0 if nobody said so
+    owner: str = ""  # the identity whose quota it counts against
+    is_temp: bool = False  # it belongs to the instance Temp, and has what Prod leaves
+    # Nobody said on how many servers it is; there are no more than its partition has.
     copies_by_default: bool = False
+    # Versions that crashed when they were tried, and how; its config excludes them.
     quarantined: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -156,18 +117,11 @@ class HostedModel:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The wanted state at one moment. Immutable.
-
-    Attributes:
-        jobs: By name.
-        models: By name.
-        packing: The jobs on which each model should be, in no particular order; none
-            for a model that fits nowhere.
-
-    """
+    """The wanted state at one moment: jobs and models by name. Immutable."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     models: Mapping[str, HostedModel] = field(default_factory=dict)
+    # The jobs on which each model should be; none for one that fits nowhere.
     packing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def num_placed(self, name: str) -> int:

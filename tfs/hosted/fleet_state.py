@@ -50,26 +50,15 @@ _FLEET: Final = "fleet"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of a fleet that can be tried out, or made. Immutable.
+    """A change of a fleet that can be tried out, or made. Immutable."""
 
-    Attributes:
-        why: What makes it, for people: "add-model digits".
-        apply: Returns the fleet afterwards, or raises a ``ServingError``; pure.
-        model: The model it is about; empty if it is about a job.
-        job: The job it is about; empty if it is about a model.
-        version: The version of the model that it is about.
-        num_servers: On how many servers it asks for the model to be, at least.
-        notes: What whoever asked for it should know besides.
-
-    """
-
-    why: str
-    apply: Callable[[Fleet], Fleet]
-    model: str = ""
+    why: str  # what makes it, for people: "add-model digits"
+    apply: Callable[[Fleet], Fleet]  # pure; raises a ServingError
+    model: str = ""  # that it is about
     job: str = ""
     version: int | None = None
-    num_servers: int = 0
-    notes: tuple[str, ...] = ()
+    num_servers: int = 0  # on which it asks for the model to be, at least
+    notes: tuple[str, ...] = ()  # what whoever asked for it should know besides
 
 
 class FleetState:
@@ -118,8 +107,7 @@ class FleetState:
         """Returns the present state.
 
         Raises:
-            FailedPrecondition: The store is older than what was seen here, or cannot be
-                used.
+            FailedPrecondition: The store is older than what was seen here, or unusable.
             Unavailable: It cannot be reached.
             DataLoss: It contains something else.
 
@@ -129,9 +117,7 @@ class FleetState:
     def change(self, edit: Edit, lease: Lease | None = None) -> Snapshot:
         """Makes an edit; returns the state afterwards. If it raises, nothing changed.
 
-        Raises:
-            Aborted: Somebody else has the lease.
-
+        Raises Aborted if somebody else has the lease.
         """
 
         def run(transaction: Transaction) -> Snapshot:

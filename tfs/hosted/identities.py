@@ -14,22 +14,14 @@ from tfs.hosted.fleet_state import Edit
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a name stands for. Immutable.
+    """What a name stands for. Immutable."""
 
-    Attributes:
-        role: "viewer" reads; "editor" changes as well, and owns the models that it adds.
-        instance: "prod", or "temp": it changes models of Temp and nothing else, and they
-            give way to those of Prod.
-        max_models: How many models it may own; 0 for any number.
-        max_memory_bytes: What they may take, with all the replicas that they may have; 0
-            for any amount.
-
-    """
-
+    # "viewer" reads; "editor" changes as well, and owns the models that it adds.
     role: str
+    # "prod", or "temp": it changes models of Temp and nothing else.
     instance: str = "prod"
-    max_models: int = 0
-    max_memory_bytes: int = 0
+    max_models: int = 0  # that it may own; 0 for any number
+    max_memory_bytes: int = 0  # with all replicas that they may have; 0 for any amount
 
     def __post_init__(self) -> None:
         if self.role not in ("viewer", "editor"):
@@ -73,10 +65,10 @@ class Identities:
         return owner != "" and self.by_name[owner].instance == "temp"
 
     def guarded(self, edit: Edit, owner: str) -> Edit:
-        """Returns an edit of ``owner`` that is refused where it may not do that.
+        """Returns an edit by ``owner`` that is refused where it may not do that.
 
-        That is with PermissionDenied where a name of Temp changes what is not Temp's, and
-        with ResourceExhausted where the quota of whoever owns the model is exceeded.
+        PermissionDenied: a name of Temp changes what is not Temp's. ResourceExhausted: the
+        quota of whoever owns the model is exceeded.
         """
         if not self.by_name:
             return edit
@@ -116,15 +108,9 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
-    """Where commands are taken, and from whom. Immutable.
+    """Where commands are taken, over gRPC and HTTP, and from whom. Immutable.
 
-    Attributes:
-        listeners: Where they are taken over gRPC.
-        http_listeners: Where they are taken over HTTP.
-        http_key: What callers there may show in the place of a certificate; empty:
-            nothing.
-        identities: What callers with a certificate may do and have.
-
+    Callers over HTTP may show the key, if it is not empty, in the place of a certificate.
     """
 
     listeners: Sequence[ListenerOptions] = ()
@@ -142,9 +128,7 @@ def _taken(fleet: Fleet, owner: str) -> tuple[int, int]:
 def read_identities(text: str) -> Identities:
     """Reads {"NAME": {"role": "editor", "max_models": 10, "max_memory_bytes": 1000}}.
 
-    Raises:
-        InvalidArgument: It is something else, or names nobody.
-
+    Raises InvalidArgument if it is something else, or names nobody.
     """
     try:
         form = json.loads(text)

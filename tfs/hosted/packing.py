@@ -30,13 +30,7 @@ from tfs.hosted.fleet import Fleet, HostedModel, Job
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where models go.
-
-    Attributes:
-        jobs: The names of each model's jobs, for every model.
-        shortfall: How many replicas have no place, for models that have such replicas.
-
-    """
+    """Where models go: the jobs of each, and how many replicas have no place, of any."""
 
     jobs: Mapping[str, tuple[str, ...]]
     shortfall: Mapping[str, int]

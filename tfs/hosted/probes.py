@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from sources.remote.storage import (
@@ -51,20 +52,12 @@ AskForProbe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What came of it. Immutable.
+    """What came of probing a version. Immutable."""
 
-    Attributes:
-        is_sound: Whether it was loaded and called.
-        version_bytes: The most memory that it took; 0 if that is not known.
-        crash: How it crashed; empty if it did not.
-        refusal: Why it cannot be loaded; empty if it can.
-
-    """
-
-    is_sound: bool = False
-    version_bytes: int = 0
-    crash: str = ""
-    refusal: str = ""
+    is_sound: bool = False  # it was loaded and called
+    version_bytes: int = 0  # the most memory that it took; 0: not known
+    crash: str = ""  # how it crashed
+    refusal: str = ""  # why it cannot be loaded
 
 
 UNPROBED: Final = Probed()
@@ -75,11 +68,6 @@ class Probes:
 
     A version that was not tried in time, or that no server can try, is served untried: its
     servers load it in a process of its own as well.
-
-    Args:
-        probe: Asks a server.
-        clock: Tells the time.
-
     """
 
     def __init__(self, probe: AskForProbe, clock: Clock) -> None:
@@ -93,16 +81,9 @@ class Probes:
         now: Snapshot,
         deadline_s: float = math.inf,
     ) -> Probed:
-        """Returns what came of probing the version that a request brings.
+        """Returns what came of probing the version that a request brings to a model.
 
         A server that ends is no answer; two of them are.
-
-        Args:
-            request: Adds a model or a version.
-            model: The model with it.
-            now: The fleet.
-            deadline_s: When it is not waited for any more.
-
         """
         config = read_config(model)
         if isinstance(request, controller_pb2.AddVersionRequest):
@@ -138,13 +119,9 @@ class Probes:
 
 
 def is_probed(request: Any) -> bool:
-    """Tells whether a request brings something that is probed.
+    """Tells whether a request brings what is probed; InvalidArgument if it cannot be read.
 
     A model that states its memory, or is loaded on demand, is added without a probe.
-
-    Raises:
-        InvalidArgument: The config in it cannot be read.
-
     """
     if not isinstance(request, controller_pb2.AddModelRequest):
         return isinstance(request, controller_pb2.AddVersionRequest)
@@ -188,7 +165,7 @@ def _read(reply: pb.ProbeResponse, address: str) -> Probed:
 
 
 def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
-    """Yields the servers of a partition that answer."""
+    """Returns servers of a partition that answer."""
     fleet = now.fleet
     free = free_bytes(fleet)
     jobs = [
@@ -197,18 +174,14 @@ def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
         if job.partition == partition and job.takes_models and job.name in now.jobs_seen
     ]
     jobs.sort(key=lambda job: (-free[job.name], job.name))
-    addresses = [
-        address for job in jobs for address in now.jobs_seen[job.name].answering
-    ]
-    yield from addresses[:_MOST_SERVERS]
+    found = (address for job in jobs for address in now.jobs_seen[job.name].answering)
+    return islice(found, _MOST_SERVERS)
 
 
 def newest_version_bytes(base_path: str) -> int:
-    """Returns the estimated memory of the newest version below ``base_path``.
+    """Returns the estimated memory of the newest version below a base path.
 
-    Raises:
-        FailedPrecondition: It cannot be read from here.
-
+    Raises FailedPrecondition where that cannot be seen from here.
     """
     try:
         found = name_versions(AnyFileSystem().list_directories(base_path))

@@ -17,27 +17,15 @@ _States = get_model_status_pb2.ModelVersionStatus
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
-    """How a model fares on one server. Immutable.
+    """How a model fares on one server. Immutable."""
 
-    Attributes:
-        generation: The generation of the model that the server was told and has said to
-            serve; 0 if it is behind.
-        primary: The version that answers; None if none does.
-        versions: The versions that are available.
-        coming: The versions that are on their way there.
-        failed: The versions with which something is wrong.
-        canary: The version on trial, once the trial runs.
-        problem: What is wrong; empty if nothing is.
-
-    """
-
-    generation: int = 0
-    primary: int | None = None
-    versions: tuple[int, ...] = ()
-    coming: tuple[int, ...] = ()
-    canary: int | None = None
+    generation: int = 0  # of the model, that the server has taken in; 0: it is behind
+    primary: int | None = None  # the version that answers
+    versions: tuple[int, ...] = ()  # that are available
+    coming: tuple[int, ...] = ()  # versions that are on their way there
+    canary: int | None = None  # the version on trial, once the trial runs
     problem: str = ""
-    failed: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()  # versions with which something is wrong
 
 
 ModelSighting = Mapping[str, ReplicaSighting]
@@ -45,13 +33,7 @@ ModelSighting = Mapping[str, ReplicaSighting]
 
 
 class JobSighting(NamedTuple):
-    """How a job fares.
-
-    Attributes:
-        answering: The addresses of its replicas that answer, and do what they are told.
-        problem: What is wrong with the others; empty if nothing is.
-
-    """
+    """Which replicas of a job answer and do as told; what is wrong with the others."""
 
     answering: tuple[str, ...] = ()
     problem: str = ""
@@ -59,28 +41,21 @@ class JobSighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a server said in its last answer. Immutable.
+    """What a server said in its last answer. Immutable."""
 
-    Attributes:
-        started_s: When its process started; a new process does not know what the one
-            before was told.
-        models: How each of them fares; without generations.
-        version_bytes: How much the largest version of each model takes there.
-        request_s: How long the requests of each model took, all together.
-        at_s: When it answered.
-        revision: What it may be asked for the changes since.
-        is_behind: Whether it had not taken in yet what it was told last.
-
-    """
-
+    # A process that started later does not know what the one before was told.
     started_s: float = 0.0
     models: Mapping[str, ReplicaSighting] = field(default_factory=dict)
+    # How much the largest version of each model takes there.
     version_bytes: Mapping[str, int] = field(default_factory=dict)
-    # Changes all the time, and is no reason to look again.
+    # How long the requests of each model took together. It changes all the time, and is
+    # no reason to look again.
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
-    at_s: float = field(default=0.0, compare=False)
-    revision: int = field(default=0, compare=False)
-    is_behind: bool = False
+    at_s: float = field(default=0.0, compare=False)  # when it answered
+    revision: int = field(
+        default=0, compare=False
+    )  # it may be asked what changed since
+    is_behind: bool = False  # it had not taken in yet what it was told last
 
 
 def report_of(

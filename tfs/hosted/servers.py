@@ -53,17 +53,10 @@ class JobClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a server was told. Immutable.
+    """What a server was told. Immutable."""
 
-    Attributes:
-        started_s: When the process started that was told.
-        epoch: By whom.
-        configs: What it is to serve.
-
-    """
-
-    started_s: float
-    epoch: int
+    started_s: float  # when the process started that was told
+    epoch: int  # by whom
     configs: Configs
 
 
@@ -87,7 +80,7 @@ class Servers:
 
     Args:
         client: Calls the servers.
-        clock: Times answers.
+        clock: Times them.
         executor: Runs the calls. One that hangs holds up no other server while there are
             threads left.
         on_news: Called on a thread of the executor when a server says something new, was
@@ -151,14 +144,9 @@ class Servers:
     ) -> None:
         """Tells a server what it is to serve, unless that is what it was told last.
 
-        One that is being told something, or rests, is told by a later call.
-
-        Args:
-            address: The server.
-            wanted: What it is to be told.
-            request: Returns the message, given whether it is the first to this server.
-            may_tell: Whether it may still be sent, when its turn comes.
-
+        One that is being told something, or rests, is told by a later call. ``request``
+        returns the message, given whether it is the first to this server; ``may_tell``
+        whether it may still be sent when its turn comes.
         """
         server = self._servers[address]
         is_resting = self._clock.now() < server.tell_at_s

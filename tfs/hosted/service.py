@@ -61,13 +61,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PythonRouterOptions:
-    """A router in this process. Immutable.
-
-    Attributes:
-        listeners: Where it answers.
-        hedging: When requests are sent a second time.
-
-    """
+    """Where a router in this process answers, and when it asks twice. Immutable."""
 
     listeners: Sequence[ListenerOptions]
     hedging: HedgeOptions = field(default_factory=HedgeOptions)
@@ -75,19 +69,12 @@ class PythonRouterOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What a process of a fleet does. Immutable.
-
-    Attributes:
-        control: Where it takes commands.
-        router: How it answers requests for models; None: it does not.
-        synchronizing: How jobs are watched and told what to serve.
-        model_stores: Where versions of new models are uploaded to, by partition.
-
-    """
+    """What a process of a fleet does. Immutable."""
 
     control: ControlOptions
-    router: PythonRouterOptions | EnvoyOptions | None
+    router: PythonRouterOptions | EnvoyOptions | None  # None: requests go elsewhere
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
+    # Where versions of new models are uploaded to, by partition.
     model_stores: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -100,8 +87,7 @@ class HostedService:
         options: What it does.
         clock: Times everything.
         reader: Reads requests of the Controller API; None does not offer it.
-        runtime: Starts the jobs of the fleet; None: other processes do. Its owner ends
-            it.
+        runtime: Starts the jobs of the fleet; None: other processes do. Its owner ends it.
 
     """
 

@@ -18,18 +18,11 @@ Configs = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What is known of a server. Immutable.
+    """What is known of a server. Immutable."""
 
-    Attributes:
-        report: Its last report; an empty one if it is given up.
-        told: What it had been told, and had taken in, before that report.
-        is_silent: Whether it did not answer the last question.
-
-    """
-
-    report: JobReport = field(default_factory=JobReport)
-    told: Configs = field(default_factory=dict)
-    is_silent: bool = True
+    report: JobReport = field(default_factory=JobReport)  # an empty one: it is given up
+    told: Configs = field(default_factory=dict)  # and taken in, before that report
+    is_silent: bool = True  # it did not answer the last question
 
 
 _NOTHING = Heard()

@@ -41,17 +41,9 @@ _COPY_FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state at one revision. Immutable.
+    """The wanted state at one revision, and how models and jobs fared. Immutable."""
 
-    Attributes:
-        revision: Counts changes; 0 before the first.
-        fleet: The wanted state.
-        models_seen: How each model fared when a synchronizer last looked.
-        jobs_seen: How each job fared.
-
-    """
-
-    revision: int = 0
+    revision: int = 0  # before the first change
     fleet: Fleet = field(default_factory=Fleet)
     models_seen: Mapping[str, ModelSighting] = field(default_factory=dict)
     jobs_seen: Mapping[str, JobSighting] = field(default_factory=dict)
@@ -99,9 +91,7 @@ def _read(kind: str, row: str) -> Any:
 def followed(last: Snapshot, feed: Feed) -> Snapshot:
     """Returns the state after a feed that was read from the revision of ``last``.
 
-    Raises:
-        DataLoss: A row contains something else.
-
+    Raises DataLoss if a row contains something else.
     """
     if not feed.changes and not feed.is_snapshot:
         return last
@@ -201,9 +191,7 @@ def _fate(job: Job | None) -> str:
 class FleetCopy:
     """A file with a line about it, and one for each job and model. For one thread.
 
-    Args:
-        path: The file; its folder exists. Empty keeps no copy.
-
+    The folder of its path exists; an empty path keeps no copy.
     """
 
     def __init__(self, path: str) -> None:

@@ -56,22 +56,14 @@ _SOON_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SynchronizerOptions:
-    """How jobs are watched. Immutable.
+    """How jobs are watched. Immutable."""
 
-    Attributes:
-        look_s: Seconds between two looks.
-        down_after_s: Seconds without an answer until others take a job's place.
-        window_s: Over how many seconds load is averaged.
-        only_routes: Whether neither jobs nor the store are told anything.
-        take_over: Whether servers of another fleet, or of a newer copy of the store, are
-            taken from it by the first message to each.
-
-    """
-
-    look_s: float = 1.0
-    down_after_s: float = 10.0
-    window_s: float = WINDOW_S
-    only_routes: bool = False
+    look_s: float = 1.0  # between two looks
+    down_after_s: float = 10.0  # without an answer, until others take a job's place
+    window_s: float = WINDOW_S  # over which load is averaged
+    only_routes: bool = False  # neither jobs nor the store are told anything
+    # Servers of another fleet, or of a newer copy of the store, are taken from it by the
+    # first message to each.
     take_over: bool = False
 
     def __post_init__(self) -> None:
