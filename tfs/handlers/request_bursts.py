@@ -160,18 +160,13 @@ class RequestBursts:
 
     def take(self, calls: Sequence[HttpCall]) -> Sequence[HttpCall]:
         """Starts what it can; returns the requests that are left."""
-        left: list[HttpCall] = []
-        by_reader: dict[BurstReader, list[HttpCall]] = {}
+        by_reader: dict[BurstReader | None, list[HttpCall]] = {}
         for call in calls:
-            reader = self._readers.get(call.head)
-            if reader is None:
-                left.append(call)
-            elif reader in by_reader:
-                by_reader[reader].append(call)
-            else:
-                by_reader[reader] = [call]
+            by_reader.setdefault(self._readers.get(call.head), []).append(call)
+        left = by_reader.pop(None, [])
         alike: dict[BurstTemplate, tuple[list[HttpCall], list[tuple[Buffer, ...]]]] = {}
         for reader, same in by_reader.items():
+            assert reader is not None
             bodies = [call.message for call in same]
             for call, found in zip(same, reader(bodies), strict=True):
                 if found is None:

@@ -44,7 +44,7 @@ def test_an_integer_is_rounded_once() -> None:
     """A float that comes along makes no float64 of an integer that is to be float32."""
     rounded_twice = 2**60 + 2**36 + 1
     bodies = [b'{"instances":[[%d]]}' % rounded_twice, b'{"instances":[[0.5]]}']
-    (_, _, elements), _ = read_plain_json(bodies, FLOAT32)  # type: ignore[misc]
+    (_, (elements,)), _ = read_plain_json(bodies, FLOAT32)  # type: ignore[misc]
     assert elements == np.array([rounded_twice]).astype("<f4").tobytes()
 
 
@@ -72,7 +72,8 @@ def test_what_is_more_or_wrong_is_left_and_spoils_no_other(other: str) -> None:
     plain = b'{"instances":[[1,2]]}'
     first, found, last = read_plain_json([plain, other.encode(), plain], FLOAT32)
     assert found is None
-    assert first == last == (Layout.ROWS, (1, 2), np.array([1, 2], "<f4").tobytes())
+    elements = np.array([1, 2], "<f4").tobytes()
+    assert first == last == ((Layout.ROWS, (1, 2)), (elements,))
 
 
 @pytest.mark.parametrize("layout", Layout)

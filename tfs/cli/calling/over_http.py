@@ -80,8 +80,8 @@ class HttpModels:
         return requests.read_reply(rpc, answer)
 
     def _ask(self, verb: str, path: str, body: bytes | None = None) -> bytes:
-        accepted = {"Accept": FORMS["protobuf"]}
-        headers = accepted | {"Content-Type": FORMS[self._arguments.http]}
+        content_type = FORMS[self._arguments.http]
+        headers = {"Accept": FORMS["protobuf"], "Content-Type": content_type}
         connection = self._connection()
         try:
             connection.request(verb, path, body, headers)

@@ -154,15 +154,24 @@ class PredictBody:
             content = content_of(content) if has_numbers else Content.ANYTHING
         if self.layout is Layout.COLUMNS or type(self.values) is TensorView:
             return self._columns(specs, content)
-        first = self.values[0]
-        if type(first) is not dict and len(specs) > 1:
+        rows = self.values
+        is_named = type(rows[0]) is dict and not is_bytes(rows[0])
+        if is_named:
+            self._check_keys(specs)
+        elif len(specs) > 1:
             raise InvalidArgument(
                 "instances is a plain list, but expecting list of objects as multiple "
                 "input tensors required as per tensorinfo_map"
             )
-        if type(first) is dict and not is_bytes(first):
-            return self._named_rows(specs, content)
-        return self._plain_rows(specs, content)
+        views: dict[str, TensorView] = {}
+        for name, spec in specs.items():
+            column = [row[name] for row in rows] if is_named else rows
+            try:
+                views[name] = read_tensor(column, spec.dtype, content)
+            except ServingError:
+                self._find_fault(column, name, spec, content, named=is_named)
+                raise
+        return views
 
     def _names_sent(self) -> Collection[str]:
         """Returns the inputs that are named, judging rows by the first."""
@@ -170,54 +179,27 @@ class PredictBody:
         first = values[0] if type(values) is list and values else values
         return first.keys() if type(first) is dict and not is_bytes(first) else ()
 
-    def _plain_rows(
-        self, specs: Mapping[str, TensorSpec], content: Content
-    ) -> dict[str, TensorView]:
-        ((name, spec),) = specs.items()
-        rows = self.values
-        try:
-            view = read_tensor(rows, spec.dtype, content)
-        except ServingError:
-            self._find_fault(rows, name, spec, content)
-            raise
-        return {name: view}
-
-    def _named_rows(
-        self, specs: Mapping[str, TensorSpec], content: Content
-    ) -> dict[str, TensorView]:
-        rows = self.values
+    def _check_keys(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Refuses the first row that does not name all inputs, and nothing else."""
         keys = specs.keys()
-        for index, row in enumerate(rows, self.first_row):
+        for index, row in enumerate(self.values, self.first_row):
             if type(row) is not dict or is_bytes(row):
                 raise InvalidArgument(
                     f"Expecting object but got list at item {index} of input list"
                 )
-            if row.keys() != keys:
-                self._refuse_keys(index, row, specs)
-        views: dict[str, TensorView] = {}
-        for name, spec in specs.items():
-            column = [row[name] for row in rows]
-            try:
-                views[name] = read_tensor(column, spec.dtype, content)
-            except ServingError:
-                self._find_fault(column, name, spec, content, named=True)
-                raise
-        return views
-
-    def _refuse_keys(
-        self, index: int, row: Mapping[str, Value], specs: Mapping[str, TensorSpec]
-    ) -> None:
-        for name in row:
-            if name not in specs:
-                raise InvalidArgument(
-                    f"Failed to process element: {index} key: {name} of '{INSTANCES}' "
-                    "list. Error: INVALID_ARGUMENT: JSON object: does not have named "
-                    f"input: {name}"
-                )
-        raise InvalidArgument(
-            f"Failed to process element: {index} of '{INSTANCES}' list. JSON object: "
-            f"{shown(row)} keys must be equal to: {','.join(sorted(specs))}"
-        )
+            if row.keys() == keys:
+                continue
+            for name in row:
+                if name not in specs:
+                    raise InvalidArgument(
+                        f"Failed to process element: {index} key: {name} of "
+                        f"'{INSTANCES}' list. Error: INVALID_ARGUMENT: JSON object: "
+                        f"does not have named input: {name}"
+                    )
+            raise InvalidArgument(
+                f"Failed to process element: {index} of '{INSTANCES}' list. JSON object: "
+                f"{shown(row)} keys must be equal to: {','.join(sorted(specs))}"
+            )
 
     def _find_fault(
         self,
@@ -226,7 +208,7 @@ class PredictBody:
         spec: TensorSpec,
         content: Content,
         *,
-        named: bool = False,
+        named: bool,
     ) -> None:
         """Raises the error of the first row that is at fault by itself, or by its shape.
 
@@ -288,8 +270,11 @@ def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
     raise InvalidArgument(f"Expecting shape [{wanted}] but got: [{got}]")
 
 
-PlainBody: TypeAlias = tuple[Layout, tuple[int, ...], bytes]
-"""Layout, shape and elements."""
+PlainKind: TypeAlias = tuple[Layout, tuple[int, ...]]
+"""The layout of a request with one tensor, and the tensor's shape."""
+
+PlainBody: TypeAlias = tuple[PlainKind, tuple[bytes]]
+"""Of which kind it is, and its elements."""
 
 
 def read_plain_json(
@@ -341,11 +326,9 @@ def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | Non
         return None
     if num > 1 and array.dtype.kind == "f" and abs(array).max() > EXACT:
         return None  # an integer may have become a float for the sake of the others
-    shape, elements = array.shape[1:], array.tobytes()
-    if num == 1:
-        return [(layout, shape, elements)]
+    kind, elements = (layout, array.shape[1:]), array.tobytes()
     size = len(elements) // num
     return [
-        (layout, shape, elements[start : start + size])
+        (kind, (elements[start : start + size],))
         for start in range(0, num * size, size)
     ]

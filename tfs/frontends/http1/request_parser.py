@@ -7,8 +7,8 @@ cost beside their contents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import httptools
 
@@ -27,22 +27,6 @@ class BadRequestError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-class RequestSink(Protocol):
-    """What becomes of the requests of one connection, in order. Loop-confined."""
-
-    def on_head(self, head: RequestHead) -> None:
-        """Takes the head of the next request; raises BadRequestError to refuse it."""
-        ...
-
-    def on_body(self, data: bytes) -> None:
-        """Takes more of its body; raises BadRequestError to refuse it."""
-        ...
-
-    def on_complete(self) -> None:
-        """Notes that the request is whole."""
-        ...
 
 
 class RequestHead:
@@ -116,23 +100,33 @@ _ENCODINGS: Final = {
 
 
 class RequestParser:
-    """Reads requests of one connection. Loop-confined.
+    """Reads requests of one connection, in order. Loop-confined.
 
     Args:
-        sink: Takes what is read.
+        on_head: Takes the head of the next request; raises BadRequestError to refuse it.
+        on_body: Takes more of its body; raises BadRequestError to refuse it.
+        on_complete: Is told that the request is whole.
         max_head_bytes: Longest head.
 
     """
 
-    def __init__(self, sink: RequestSink, max_head_bytes: int) -> None:
-        self._sink = sink
+    def __init__(
+        self,
+        on_head: Callable[[RequestHead], None],
+        on_body: Callable[[bytes], None],
+        on_complete: Callable[[], None],
+        max_head_bytes: int,
+    ) -> None:
+        self._take_head = on_head
+        self._take_body = on_body
+        self._complete = on_complete
         self._max_head_bytes = max_head_bytes
         self._parser = httptools.HttpRequestParser(self)
-        self._without_upgrade = b""  # the present head, to be read again
         self._target = b""
+        self._lines: list[bytes] = []  # of the head, but the first and any upgrade
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
-        self._fed_bytes = 0  # since the head of the present request was whole
+        self._fed_bytes = 0  # since the present head, or the present body, began
         self._body_bytes = 0
         self.is_in_head = False
         self.is_in_body = False
@@ -149,17 +143,16 @@ class RequestParser:
             BadRequestError: They are no request, or one that is refused.
 
         """
-        if self.is_in_body:
-            self._fed_bytes += len(data)
-        elif self.is_in_head:
-            self._head_bytes += len(data)
+        self._fed_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             # Whoever offers to speak another protocol goes on in this one; llhttp would
             # leave the body to the other.
-            self._parser = httptools.HttpRequestParser(self)
-            head, self._without_upgrade = self._without_upgrade, b""
+            parser, self._parser = self._parser, httptools.HttpRequestParser(self)
+            version = parser.get_http_version().encode()
+            first = b"%b %b HTTP/%b" % (parser.get_method(), self._target, version)
+            head = b"\r\n".join((first, *self._lines, b"", b""))
             self.feed(head + data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
@@ -168,8 +161,8 @@ class RequestParser:
             raise
         except httptools.HttpParserError as error:
             raise BadRequestError(400, f"Malformed request: {error}") from None
-        if self.is_in_head and self._head_bytes > self._max_head_bytes:
-            raise self._too_long()
+        if self.is_in_head:
+            self._check_head(self._fed_bytes)
         allowed = _CHUNK_OVERHEAD * self._body_bytes + _LEAST_OVERHEAD
         if self.is_in_body and self._fed_bytes - self._body_bytes > allowed:
             raise BadRequestError(400, "chunks of next to nothing; send larger ones")
@@ -178,16 +171,18 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         self.is_in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._fed_bytes = 0
         self._target = b""
+        self._lines = []
         self._headers = {}
 
     def on_url(self, part: bytes) -> None:
         self._target += part
-        self._count(len(part))
+        self._check_head(len(self._target))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        self._check_head(self._head_bytes + len(self._target))
         if not self.is_in_head:
             return  # a trailer
         key = name.decode("latin-1").lower()
@@ -195,6 +190,8 @@ class RequestParser:
             raise BadRequestError(400, f"Malformed request: two headers {key}")
         # llhttp leaves the blanks that may be behind it.
         self._headers[key] = value.rstrip(b" \t").decode("latin-1")
+        if key != "upgrade":
+            self._lines.append(b"%b: %b" % (name, value))
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
@@ -205,47 +202,29 @@ class RequestParser:
             raise BadRequestError(400, "this is no proxy")
         if self._headers.get("transfer-encoding", _CHUNKED).lower() != _CHUNKED:
             raise BadRequestError(501, "bodies come in chunks, or with their length")
-        if parser.should_upgrade():
-            self._without_upgrade = self._head_without_upgrade()
-            return
-        self._sink.on_head(
-            RequestHead(
-                parser.get_method().decode("latin-1"),
-                self._target.decode("latin-1"),
-                self._headers,
-                0 if parser.get_http_version() == "1.0" else 1,
-                keeps_alive=parser.should_keep_alive(),
+        if not parser.should_upgrade():
+            self._take_head(
+                RequestHead(
+                    parser.get_method().decode("latin-1"),
+                    self._target.decode("latin-1"),
+                    self._headers,
+                    0 if parser.get_http_version() == "1.0" else 1,
+                    keeps_alive=parser.should_keep_alive(),
+                )
             )
-        )
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
-        self._sink.on_body(data)
+        self._take_body(data)
 
     def on_message_complete(self) -> None:
         self.is_in_body = False
-        if not self._without_upgrade:
-            self._sink.on_complete()
+        if not self._parser.should_upgrade():
+            self._complete()
 
-    def _head_without_upgrade(self) -> bytes:
-        headers = {
-            name: value for name, value in self._headers.items() if name != "upgrade"
-        }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        version = self._parser.get_http_version().encode()
-        return b"%s %s HTTP/%s\r\n%s\r\n" % (
-            self._parser.get_method(),
-            self._target,
-            version,
-            lines.encode("latin-1"),
-        )
-
-    def _count(self, num_bytes: int) -> None:
-        self._head_bytes += num_bytes
-        if self._head_bytes > self._max_head_bytes:
-            raise self._too_long()
-
-    def _too_long(self) -> BadRequestError:
-        return BadRequestError(
-            431, f"the head of a request is longer than {self._max_head_bytes} bytes"
-        )
+    def _check_head(self, num_bytes: int) -> None:
+        if num_bytes > self._max_head_bytes:
+            raise BadRequestError(
+                431,
+                f"the head of a request is longer than {self._max_head_bytes} bytes",
+            )

@@ -73,7 +73,9 @@ class HttpSession:
         self._now = shared.loop.clock.now
         self._budget = shared.budget
         self._account = Account()
-        self._parser = RequestParser(self, options.max_head_bytes)
+        self._parser = RequestParser(
+            self.on_head, self.on_body, self.on_complete, options.max_head_bytes
+        )
         self._calls: deque[HttpRequestCall] = deque()  # in the order of their requests
         self._incoming: HttpRequestCall | None = None  # whose body arrives
         self._body: bytearray | memoryview = bytearray()  # filled from its beginning
@@ -100,7 +102,7 @@ class HttpSession:
     # -- reading -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Takes what the wire has already; contains every exception."""
+        """Takes what the wire has already."""
         self.on_ready(READABLE)
 
     def on_ready(self, events: int) -> None:

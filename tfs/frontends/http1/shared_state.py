@@ -72,9 +72,9 @@ class HttpShared:
         options: Limits and timeouts.
         budget: The memory that clients can make the server take.
         executor: Runs decompression.
-        handler: Answers requests.
+        handler: Answers requests; set when the transport starts.
         take_alike: Starts requests that are like earlier ones, before ``handler`` gets
-            the others.
+            the others; set likewise.
         arrived: Requests that arrived in this round; see :meth:`hand_over`.
         clients: The clients; set by the transport.
         heads: Heads of requests by their bytes, since clients repeat them: equal bytes
@@ -89,8 +89,8 @@ class HttpShared:
     options: HttpOptions
     budget: MemoryBudget
     executor: Executor
-    handler: HttpHandler
-    take_alike: TakeAlike
+    handler: HttpHandler = field(init=False)
+    take_alike: TakeAlike = field(init=False)
     arrived: list[HttpRequestCall] = field(default_factory=list)
     clients: Clients[Any] = field(init=False)
     heads: dict[bytes, RequestHead] = field(default_factory=dict)

@@ -39,9 +39,7 @@ class HttpTransport:
         self._loop = loop
         executor = executor or InlineExecutor()
         options = options or HttpOptions()
-        self._shared = HttpShared(
-            loop, options, budget, executor, _nobody, lambda calls: calls
-        )
+        self._shared = HttpShared(loop, options, budget, executor)
         self._clients = self._shared.clients = Clients(
             loop, budget, options, executor, self._make_session
         )
@@ -107,7 +105,3 @@ class HttpTransport:
     def _end(self) -> None:
         self._loop.remove_round_hook(self._shared.hand_over)
         self._loop.remove_round_hook(self._shared.flush)
-
-
-def _nobody(call: object) -> None:
-    """Stands for the handler until ``start``."""

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from tfs.codec.oip.datatype import DATATYPES
 from tfs.codec.oip.infer_view import read_version
-from tfs.core.call import Call, Handler, RpcMethod
+from tfs.core.call import Call, RpcMethod
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
@@ -302,11 +302,13 @@ def oip_methods(
     """
 
     def asking(
-        request_type: Any, answer: Callable[[Any], Message], *, is_long: bool = False
-    ) -> Handler:
+        name: str, answer: Callable[[Any], Message], *, is_long: bool = False
+    ) -> RpcMethod:
         def handler(call: Call) -> None:
             try:
-                request = parse(request_type, call.message, QUESTION_BYTES)
+                request = parse(
+                    getattr(pb, f"{name}Request"), call.message, QUESTION_BYTES
+                )
                 decode_pool.reply(
                     call, lambda: answer(request).SerializeToString(), is_long=is_long
                 )
@@ -315,11 +317,9 @@ def oip_methods(
             except ServingError as error:
                 call.fail(error)
 
-        return handler
+        return RpcMethod(f"/{OIP}/{name}", handler)
 
-    def changing(
-        request_type: Any, start: Callable[[Any, Call, Done], None]
-    ) -> Handler:
+    def changing(name: str, start: Callable[[Any, Call, Done], None]) -> RpcMethod:
         def handler(call: Call) -> None:
             def done(error: ServingError | None) -> None:
                 if error is None:
@@ -328,30 +328,25 @@ def oip_methods(
                     call.fail(error)
 
             try:
-                start(parse(request_type, call.message, QUESTION_BYTES), call, done)
+                start(
+                    parse(getattr(pb, f"{name}Request"), call.message, QUESTION_BYTES),
+                    call,
+                    done,
+                )
             except ServingError as error:
                 call.fail(error)
 
-        return handler
+        return RpcMethod(f"/{OIP}/{name}", handler)
 
-    handlers = {
-        "ServerLive": asking(pb.ServerLiveRequest, service.live),
-        "ServerReady": asking(pb.ServerReadyRequest, service.ready),
-        "ModelReady": asking(pb.ModelReadyRequest, service.model_ready),
-        "ServerMetadata": asking(pb.ServerMetadataRequest, service.metadata),
-        "ModelMetadata": asking(pb.ModelMetadataRequest, service.model_metadata),
-        "ModelStatistics": asking(
-            pb.ModelStatisticsRequest, service.statistics, is_long=True
-        ),
-        "RepositoryIndex": asking(
-            pb.RepositoryIndexRequest, service.index, is_long=True
-        ),
-        "RepositoryModelLoad": changing(pb.RepositoryModelLoadRequest, service.load),
-        "RepositoryModelUnload": changing(
-            pb.RepositoryModelUnloadRequest, service.unload
-        ),
-    }
     return [
         RpcMethod(INFER, infer, burst_handler=infer.take_burst),
-        *(RpcMethod(f"/{OIP}/{name}", handler) for name, handler in handlers.items()),
+        asking("ServerLive", service.live),
+        asking("ServerReady", service.ready),
+        asking("ModelReady", service.model_ready),
+        asking("ServerMetadata", service.metadata),
+        asking("ModelMetadata", service.model_metadata),
+        asking("ModelStatistics", service.statistics, is_long=True),
+        asking("RepositoryIndex", service.index, is_long=True),
+        changing("RepositoryModelLoad", service.load),
+        changing("RepositoryModelUnload", service.unload),
     ]

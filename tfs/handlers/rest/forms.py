@@ -20,7 +20,12 @@ from tfs.codec.json.packed import (
     write_msgpack,
     write_npy,
 )
-from tfs.codec.json.predict_body import Layout, PredictBody, read_plain_json
+from tfs.codec.json.predict_body import (
+    Layout,
+    PlainKind,
+    PredictBody,
+    read_plain_json,
+)
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_response import Answerer, PredictReplies, Reply
@@ -138,29 +143,31 @@ class JsonReader:
     wanted: Form
     name: str
     dtype: DType
-    _templates: dict[tuple[Layout, tuple[int, ...]], BurstTemplate] = field(
-        default_factory=dict
-    )
+    _templates: dict[PlainKind, BurstTemplate] = field(default_factory=dict)
 
     def __call__(self, bodies: Sequence[Buffer]) -> Sequence[Plain | None]:
         if any(len(body) > _MAX_JSON_BYTES for body in bodies):
             return [None] * len(bodies)
-        return [
-            None if found is None else (self._template(*found[:2]), found[2:])
-            for found in read_plain_json(bodies, self.dtype)
-        ]
+        templates = self._templates
+        plain: list[Plain | None] = []
+        for found in read_plain_json(bodies, self.dtype):
+            if found is None:
+                plain.append(None)
+            else:
+                kind, elements = found
+                template = templates.get(kind) or self._new_template(*kind)
+                plain.append((template, elements))
+        return plain
 
-    def _template(self, layout: Layout, shape: tuple[int, ...]) -> BurstTemplate:
-        template = self._templates.get((layout, shape))
-        if template is None:
-            if len(self._templates) >= _MAX_TEMPLATES:
-                self._templates.clear()
-            template = self._templates[layout, shape] = BurstTemplate(
-                self.spec,
-                ((self.name, self.dtype, shape),),
-                FormedReplies(self.wanted, layout),
-                self.wanted.value,
-            )
+    def _new_template(self, layout: Layout, shape: tuple[int, ...]) -> BurstTemplate:
+        if len(self._templates) >= _MAX_TEMPLATES:
+            self._templates.clear()
+        template = self._templates[layout, shape] = BurstTemplate(
+            self.spec,
+            ((self.name, self.dtype, shape),),
+            FormedReplies(self.wanted, layout),
+            self.wanted.value,
+        )
         return template
 
 

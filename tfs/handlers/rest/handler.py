@@ -68,6 +68,10 @@ _CORS: Final = (
     ("Access-Control-Allow-Headers", "Content-Type"),
 )
 
+_EXAMPLES: Final = {
+    Action.CLASSIFY: ("Classify", write_classify_reply),
+    Action.REGRESS: ("Regress", write_regress_reply),
+}
 
 Describe = Callable[[HttpCall, ModelSpec], None]
 """Answers with a description of a model. On the loop; never blocks."""
@@ -97,24 +101,10 @@ class RestHandler:
     ) -> None:
         predict = methods[f"/{PREDICTION}/Predict"].handler
         assert isinstance(predict, PredictHandler)
-        classify, regress, metadata, status = (
-            cast(Handler, methods[path].handler)
-            for path in (
-                f"/{PREDICTION}/Classify",
-                f"/{PREDICTION}/Regress",
-                f"/{PREDICTION}/GetModelMetadata",
-                f"/{MODEL}/GetModelStatus",
-            )
-        )
         self._predict = predict
         self._describe = describe
-        self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
-            Action.CLASSIFY: (classify, write_classify_reply),
-            Action.REGRESS: (regress, write_regress_reply),
-        }
         self.bursts: Final = RequestBursts(predict)
-        self._status = status
-        self._metadata = metadata
+        self._methods = methods
         self._room = room
         self._has_cors = has_cors
 
@@ -132,17 +122,14 @@ class RestHandler:
             elif action is Action.STATUS:
                 status = get_model_status_pb2.GetModelStatusRequest()
                 fill_model_spec(status.model_spec, replace(model, version_label=None))
-                self._status(
-                    TranslatedCall(call, status.SerializeToString(), status_reply)
-                )
+                self._ask(f"/{MODEL}/GetModelStatus", call, status, status_reply)
             elif action is Action.METADATA:
                 metadata = get_model_metadata_pb2.GetModelMetadataRequest(
                     metadata_field=[SIGNATURE_DEF]
                 )
                 fill_model_spec(metadata.model_spec, model)
-                self._metadata(
-                    TranslatedCall(call, metadata.SerializeToString(), metadata_reply)
-                )
+                path = f"/{PREDICTION}/GetModelMetadata"
+                self._ask(path, call, metadata, metadata_reply)
             elif action is Action.OPENAPI:
                 self._describe(call, model)
             else:
@@ -198,18 +185,28 @@ class RestHandler:
     ) -> None:
         if not self._room.take(call, len(call.message)):
             return
-        handler, write = self._examples[action]
+        rpc, write = _EXAMPLES[action]
         # Regress has a message of the same fields.
         request = classification_pb2.ClassificationRequest()
         name = read_examples(call.message, request.input)
         fill_model_spec(request.model_spec, replace(model, signature_name=name))
-        handler(
-            TranslatedCall(
-                call,
-                request.SerializeToString(),
-                lambda response: HttpReply((write(response),)),
-            )
+        self._ask(
+            f"/{PREDICTION}/{rpc}",
+            call,
+            request,
+            lambda response: HttpReply((write(response),)),
         )
+
+    def _ask(
+        self,
+        path: str,
+        call: HttpCall,
+        request: Message,
+        answer: Callable[[bytes], HttpReply],
+    ) -> None:
+        """Has the handler of an RPC answer."""
+        handler = cast(Handler, self._methods[path].handler)
+        handler(TranslatedCall(call, request.SerializeToString(), answer))
 
     def _preflight(self, call: HttpCall) -> None:
         if not call.headers.get("origin", "").startswith("http"):

@@ -105,36 +105,27 @@ class HttpSurface:
                     "event=no_metrics why='--rest_api_port opens no port for them'"
                 )
             return
-        page = _metrics_page(stats, core, health, started_s, totals)
-        pages = {METRICS: page}
-        path = read_monitoring_config(options.monitoring_config_file)
-        if path:
-            pages[path] = page
-        described = OpenApiPages(core, self._executor.submit)
-        pages[DOCUMENT] = described.document
-        room = self._json_room
-        rest = RestHandler(
-            methods,
-            room,
-            described.describe,
-            has_cors=options.rest_api_enable_cors_support,
+        run, room = self._executor.submit, self._json_room
+        metrics = _metrics_page(stats, core, health, started_s, totals)
+        path = read_monitoring_config(options.monitoring_config_file) or METRICS
+        described = OpenApiPages(core, run)
+        has_cors = options.rest_api_enable_cors_support
+        rest = RestHandler(methods, room, described.describe, has_cors=has_cors)
+        oip = OipRestHandler(methods, room, page_parts.clock.now, rest.bursts)
+        page = PageHandler(
+            Views(core, page_parts, described.model, self._base_url),
+            page_parts.admin,
+            page_parts.access,
+            run,
+            is_tls=options.rest_api_tls,
         )
         root = HttpRoot(
-            {
-                REST: rest,
-                OIP: OipRestHandler(methods, room, page_parts.clock.now, rest.bursts),
-            },
+            {REST: rest, OIP: oip},
             health.is_ready,
             health.is_model_available,
-            pages,
-            PageHandler(
-                Views(core, page_parts, described.model, self._base_url),
-                page_parts.admin,
-                page_parts.access,
-                self._executor.submit,
-                is_tls=options.rest_api_tls,
-            ),
-            self._executor.submit,
+            {METRICS: metrics, path: metrics, DOCUMENT: described.document},
+            page,
+            run,
         )
         try:
             self._addresses = self._transport.start(doors, root, rest.take_alike)
