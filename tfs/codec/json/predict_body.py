@@ -282,10 +282,7 @@ def read_plain_json(
 ) -> Sequence[PlainBody | None]:
     """Returns what each body of JSON is; None for those that are more, or wrong.
 
-    Args:
-        bodies: The bodies.
-        dtype: Of the only input of the signature.
-
+    The dtype is that of the only input of the signature.
     """
     if not all(type(body) is bytes for body in bodies):
         return [None] * len(bodies)

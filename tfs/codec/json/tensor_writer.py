@@ -52,14 +52,8 @@ def write_plain_replies(
 ) -> list[bytes] | None:
     """Returns the replies to requests of ``num_rows`` each that were computed together.
 
-    None if they have to be written one by one: strings, and what is not finite.
-
-    Args:
-        view: The outputs of all, one after the other.
-        layout: The layout of their requests.
-        num_rows: Rows of each.
-        num_replies: How many there are.
-
+    ``view`` has the outputs of all, one after the other. None if they have to be written
+    one by one: strings, and what is not finite.
     """
     if view.dtype is STRING or not view.shape:
         return None

@@ -45,9 +45,7 @@ _KINDS: Final = {dict: "an object", list: "a list", str: "a string"}
 def parse_infer(body: Buffer, json_bytes: int) -> tuple[InferRequestView, JsonReplies]:
     """Returns a request, whose tensors may borrow the body, and what writes its answer.
 
-    Args:
-        body: JSON, and what is behind it.
-        json_bytes: How much of it is JSON.
+    The first ``json_bytes`` of the body are JSON.
 
     Raises:
         ServingError: It is no such request.
@@ -117,7 +115,8 @@ class _InputReader:
             raise InvalidArgument(f"it has both data and {BINARY_SIZE}")
         if type(num_bytes) is not int or num_bytes < 0:
             raise InvalidArgument(f"{BINARY_SIZE} must be an integer, 0 or more")
-        start, self.index = self.index, self.index + num_bytes
+        start = self.index
+        self.index += num_bytes
         if self.index > len(self.binary):
             raise InvalidArgument(
                 f"{BINARY_SIZE} is {num_bytes}, and {len(self.binary) - start} bytes "

@@ -111,12 +111,10 @@ def read_inputs(
 ) -> dict[str, TensorView]:
     """Returns tensors by name, in the order sent.
 
-    Args:
-        inputs: The name of each, the names of its parameters, and what is read.
-        read: Reads it.
+    Each comes as its name, the names of its parameters, and what ``read`` takes.
 
     Raises:
-        ServingError: What ``read`` raises, with the input's name; or it comes twice, or
+        ServingError: What ``read`` raises, with the input's name; or one comes twice, or
             has a parameter that means nothing here.
 
     """
@@ -138,9 +136,6 @@ def read_outputs(
     outputs: Iterable[tuple[str, Mapping[str, object]]],
 ) -> dict[str, bool | None]:
     """Returns by name whether each wanted output is to be binary, if it says so.
-
-    Args:
-        outputs: The name of each, and its parameters.
 
     Raises:
         ServingError: One comes twice, or has a parameter that means nothing here.

@@ -57,10 +57,7 @@ class HttpTransport:
     ) -> Sequence[str]:
         """Opens the listeners; returns their addresses with the real ports.
 
-        Args:
-            listeners: Where it listens.
-            handler: Answers requests.
-            take_alike: Is asked first.
+        ``take_alike`` is asked before the handler.
 
         Raises:
             Unavailable: An address is in use or cannot be bound, or certificates cannot

@@ -36,7 +36,7 @@ _NOT_READY: Final = 503
 
 
 class OipRestHandler:
-    """Answers requests under ``/v2``. Confined to the serving loop.
+    """Answers requests under ``/v2`` by RPCs. Confined to the serving loop.
 
     Args:
         methods: The methods of the gRPC service, among others.

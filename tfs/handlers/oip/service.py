@@ -77,25 +77,12 @@ class Repository(Protocol):
     def unload(
         self, name: str, caller: str, deadline_s: float | None, done: Done
     ) -> None:
-        """Aspires none of a model's versions until it is loaded again.
-
-        ``done`` runs once, on any thread, when none answers any more.
-        """
+        """Aspires none of a model's versions until it is loaded again; see ``load``."""
         ...
 
 
 class OipService:
-    """Answers everything but inference. Thread-safe.
-
-    Args:
-        lookup: Finds a version.
-        status: Knows the states of versions.
-        health: Knows who can answer.
-        repository: The models.
-        access: Who may load and unload.
-        version: Of this software.
-
-    """
+    """Answers everything but inference, as software of that version. Thread-safe."""
 
     def __init__(
         self,
@@ -292,13 +279,9 @@ def _check_repository(name: str) -> None:
 def oip_methods(
     service: OipService, infer: PredictHandler, decode_pool: DecodePool
 ) -> list[RpcMethod]:
-    """Returns the methods that are offered, by one handler each.
+    """Returns the methods that are offered.
 
-    Args:
-        service: Answers all but inference.
-        infer: Answers inference.
-        decode_pool: Where answers about all models are written.
-
+    Answers about all models are written by the pool.
     """
 
     def asking(

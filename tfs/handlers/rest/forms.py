@@ -180,19 +180,9 @@ def learn(
     signature: Signature,
     replies: FormedReplies,
 ) -> None:
-    """Has requests like one for a default signature taken together, if they can be.
+    """Has requests like this one, for a default signature, taken together if they can be.
 
     Large ones gain nothing by that, and are not learned.
-
-    Args:
-        bursts: Takes them.
-        call: The request.
-        spec: The model that it asks for.
-        form: How it was sent.
-        inputs: What it says.
-        signature: What it is checked against.
-        replies: Writes its answer.
-
     """
     if len(signature.inputs) != 1 or not may_come_together(call, signature, inputs):
         return
