@@ -11,9 +11,9 @@ from tfs.server.metrics_page import Exposition
 def test_a_family_is_whole_and_typed_once() -> None:
     """Samples of one name stand together, whenever they were added."""
     page = Exposition()
-    page.add("a", "counter", (("m", "x"),), 1)
-    page.add("b", "gauge", (), 2.5)
-    page.add("a", "counter", (("m", "y"),), 3e6)
+    page.add("a", (("m", "x"),), 1, "counter")
+    page.add("b", (), 2.5)
+    page.add("a", (("m", "y"),), 3e6, "counter")
     assert list(page.lines()) == [
         "# TYPE a counter",
         'a{m="x"} 1',
@@ -26,8 +26,8 @@ def test_a_family_is_whole_and_typed_once() -> None:
 def test_a_family_with_a_meaning_has_a_line_of_help() -> None:
     """One line before its type, whatever stands in the text."""
     page = Exposition({"a": "a \\ and\na line"})
-    page.add("a", "counter", (), 1)
-    page.add("b", "counter", (), 1)
+    page.add("a", (), 1, "counter")
+    page.add("b", (), 1, "counter")
     assert list(page.lines())[:3] == [
         "# HELP a a \\\\ and\\na line",
         "# TYPE a counter",
@@ -53,9 +53,9 @@ def test_histograms_add_up_and_end_at_infinity() -> None:
 def test_what_would_break_a_line_is_escaped() -> None:
     """Names of models may hold anything; numbers may be none."""
     page = Exposition()
-    page.add("a", "gauge", (("m", 'q"b\\n\nl'),), math.nan)
-    page.add("a", "gauge", (), math.inf)
-    page.add("a", "gauge", (), -math.inf)
+    page.add("a", (("m", 'q"b\\n\nl'),), math.nan)
+    page.add("a", (), math.inf)
+    page.add("a", (), -math.inf)
     assert list(page.lines())[1:] == [
         'a{m="q\\"b\\\\n\\nl"} NaN',
         "a +Inf",

@@ -37,8 +37,11 @@ class Bench:
         counters = self.gate.model("m").stats_of("Predict", version, "default")
         counters.end(Code.OK, self.gate.now(), num)
 
+    def lines(self) -> list[str]:
+        return b"".join(self.page.parts()).decode().splitlines()
+
     def value(self, sample: str) -> float | None:
-        for line in self.page.text().splitlines():
+        for line in self.lines():
             name, _, value = line.rpartition(" ")
             if name == sample:
                 return float(value)
@@ -68,7 +71,7 @@ def test_who_waits_is_one_number_and_what_runs_one_line(bench: Bench) -> None:
     bench.stats.gauge(stat_names.SLOW_DECODES_QUEUED, lambda: 2)
     bench.stats.gauge(stat_names.BATCH_WAITING_TASKS, lambda: 3, model="m")
     assert bench.value("tfs_requests_waiting") == 5
-    (line,) = (each for each in bench.page.text().splitlines() if "build_info{" in each)
+    (line,) = (each for each in bench.lines() if "build_info{" in each)
     assert "torch=" in line
     assert line.endswith("} 1")
 
@@ -83,7 +86,7 @@ def test_the_time_of_a_request_is_told_by_phase(bench: Bench) -> None:
         assert bench.value(f"tfs_request_phase_seconds_count{labels}") == 2
     buckets = [
         line
-        for line in bench.page.text().splitlines()
+        for line in bench.lines()
         if line.startswith('tfs_request_phase_seconds_bucket{model="m",phase="queue"')
     ]
     assert len(buckets) == 12
@@ -115,14 +118,14 @@ def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:
     assert bench.value(f"tfs_requests_total{labels}") == 3
     assert bench.value("tfs_slow_decodes_total") == 4
     assert bench.value("tfs_rpc_streams") == 5
-    assert "# TYPE tfs_request_latency_seconds histogram" in bench.page.text()
+    assert "# TYPE tfs_request_latency_seconds histogram" in bench.lines()
 
 
 def test_every_family_says_what_it_means(bench: Bench) -> None:
     """Dashboards show the help beside a name; who adds a family writes its meaning."""
     bench.requests(2, 3)
     bench.stats.gauge(stat_names.RPC_STREAMS, lambda: 5.0)
-    lines = bench.page.text().splitlines()
+    lines = bench.lines()
     typed = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
     helped = [line.split()[2] for line in lines if line.startswith("# HELP ")]
     assert typed == helped

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tfs.core import stat_names
 from tfs.core.errors import Code, InvalidArgument
@@ -49,7 +49,9 @@ class Exposition:
         self._help_texts = help_texts
         self._families: dict[str, tuple[Kind, list[str]]] = {}
 
-    def add(self, name: str, kind: Kind, labels: Labels, value: float) -> None:
+    def add(
+        self, name: str, labels: Labels, value: float, kind: Kind = "gauge"
+    ) -> None:
         """Adds one sample."""
         self._lines(name, kind).append(f"{name}{_braced(labels)} {_number(value)}")
 
@@ -120,8 +122,7 @@ Totals = Callable[[], Mapping[str, Mapping[str, RequestFigures]]]
 """Returns what was counted, by model and method."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFamily:
+class OtherFamily(NamedTuple):
     """A family of samples that is not one of the server's stats. Immutable."""
 
     name: str
@@ -210,10 +211,6 @@ class MetricsPage:
         self._started_s = started_s
         self._totals = totals
 
-    def text(self) -> str:
-        """Returns the page."""
-        return b"".join(self.parts()).decode()
-
     def parts(self) -> list[bytes]:
         """Returns the page in pieces; gives way to requests while it writes them."""
         page = Exposition(_help_texts())
@@ -228,23 +225,19 @@ class MetricsPage:
             kind = kind_of(name)
             if name in _WAITING:
                 num_waiting += value
-            page.add(exported_name(name, kind), kind, labels, value)
+            page.add(exported_name(name, kind), labels, value, kind)
         for name, labels, found in self._stats.histograms():
             yield_to_requests()  # the states of a thousand models take a tenth of a second
             page.add_histogram(exported_name(name, "histogram"), labels, found)
         waiting = exported_name(stat_names.REQUESTS_WAITING, "gauge")
-        page.add(waiting, "gauge", (), num_waiting)
+        page.add(waiting, (), num_waiting)
         self._add_models(page, models)
         yield_to_requests()
-        page.add(BUILD_INFO, "gauge", _build_labels(), 1)
-        page.add("tfs_ready", "gauge", (), float(self._is_ready()))
-        page.add("process_start_time_seconds", "gauge", (), self._started_s)
-        page.add(
-            "process_resident_memory_bytes",
-            "gauge",
-            (),
-            tree_resident_bytes(os.getpid()),
-        )
+        page.add(BUILD_INFO, _build_labels(), 1)
+        page.add("tfs_ready", (), self._is_ready())
+        page.add("process_start_time_seconds", (), self._started_s)
+        held_bytes = tree_resident_bytes(os.getpid())
+        page.add("process_resident_memory_bytes", (), held_bytes)
         parts = []
         lines = page.lines()
         while piece := list(itertools.islice(lines, _PIECE_LINES)):
@@ -274,28 +267,19 @@ class MetricsPage:
                 )
             for code, num in num_by_code.items():
                 status = ("model_name", name), ("status", code.name)
-                page.add(REQUEST_COUNT, "counter", status, num)
+                page.add(REQUEST_COUNT, status, num, "counter")
 
     def _add_models(self, page: Exposition, models: Mapping[str, ServedModel]) -> None:
         for name, model in sorted(models.items()):
             yield_to_requests()
             labels = (("model", name),)
-            page.add(
-                "tfs_model_available", "gauge", labels, float(model.primary is not None)
-            )
+            page.add("tfs_model_available", labels, model.primary is not None)
             if model.primary is not None:
-                page.add("tfs_model_primary_version", "gauge", labels, model.primary)
+                page.add("tfs_model_primary_version", labels, model.primary)
             for state in model.states:
-                page.add(
-                    "tfs_model_version_state",
-                    "gauge",
-                    (
-                        *labels,
-                        ("version", str(state.id.version)),
-                        ("state", _state_word(state, model.failed)),
-                    ),
-                    1,
-                )
+                version = ("version", str(state.id.version))
+                word = ("state", _state_word(state, model.failed))
+                page.add("tfs_model_version_state", (*labels, version, word), 1)
 
 
 @functools.cache
