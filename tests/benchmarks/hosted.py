@@ -39,8 +39,9 @@ from tests.hosted.postgres_server import PostgresServer, postgres_lacks
 from tfs.client import Client
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.packing import pack
-from tfs.hosted.store.postgres_store import PostgresStore
-from tfs.hosted.store.state_store import Transaction
+from tfs.hosted.store.postgres import PostgresDatabase
+from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.transaction import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 NETWORK_INPUT = {"x": np.zeros((1, 4), np.float32)}
@@ -204,7 +205,7 @@ def measure_commits(report: Report, effort: Effort) -> None:
         stack.callback(server.close)
         stores = []
         for _ in range(num_writers + num_watchers):
-            stores.append(PostgresStore(server.url))
+            stores.append(StateStore(PostgresDatabase(server.url)))
             stack.callback(stores[-1].close)
         # A feed from before the first revision is a snapshot.
         _write(stores[0], "first", 1)
@@ -220,7 +221,7 @@ def measure_commits(report: Report, effort: Effort) -> None:
     report.record("hosted/missed/20000-commits", float(sum(missed)))
 
 
-def _write(store: PostgresStore, key: str, number: int) -> None:
+def _write(store: StateStore, key: str, number: int) -> None:
     for index in range(number):
         store.transact(partial(_put, f"{key}/{index}"))
 
@@ -229,7 +230,7 @@ def _put(key: str, transaction: Transaction) -> None:
     transaction.put("model", key, "x")
 
 
-def _watched(store: PostgresStore, last: int) -> list[int]:
+def _watched(store: StateStore, last: int) -> list[int]:
     """Returns the revisions that a watcher saw, from 1 to ``last``."""
     seen = [1]
     while seen[-1] < last:

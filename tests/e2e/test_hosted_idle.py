@@ -21,9 +21,11 @@ from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.local_process import LocalProcesses
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
-from tfs.hosted.store.sqlite_store import SqliteStore
+from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -36,14 +38,16 @@ class Idle:
 
     def __init__(self, folder: Path, window_s: float) -> None:
         self.folder, self.clock = folder, MonotonicClock()
-        self.state = FleetState(SqliteStore(str(folder / "fleet.db")))
+        self.state = FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"))))
         self.channels = JobChannels()
-        self.servers = LocalProcesses(
+        processes = LocalProcesses(
             folder / "jobs",
             lambda place: _server_command(place, QUICK),
             self.clock,
             is_ready,
         )
+        self.servers = RunningJobs(processes, self.clock)
+        self.servers.start()
         self.router = f"unix:{folder}/router.sock"
         looks = SynchronizerOptions(0.2, down_after_s=PATIENCE_S, window_s=window_s)
         router = PythonRouterOptions([door(self.router, "")])
@@ -52,7 +56,7 @@ class Idle:
             self.channels,
             ServiceOptions(ControlOptions(), router, looks),
             self.clock,
-            runtime=self.servers,
+            jobs=self.servers,
         )
         self.service.start()
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from tfs.core.errors import Unavailable
-from tfs.hosted.store.state_store import (
-    Change,
-    Feed,
-    Lease,
-    StateStore,
-    Transaction,
-)
+from tfs.hosted.store.state_store import Database, StateStore
+from tfs.hosted.store.transaction import Lease, Transaction
 
 R = TypeVar("R")
 
 
-class FailingStore:
-    """Implements :class:`~tfs.hosted.store.state_store.StateStore` by another one.
+class FailingStore(StateStore):
+    """A store over a database that fails.
 
     Attributes:
         is_away: Whether every call raises Unavailable.
@@ -30,53 +26,49 @@ class FailingStore:
 
     """
 
-    def __init__(self, store: StateStore) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        super().__init__(_Failing(database, self))
         self.is_away = False
         self.crash_at = 0
         self.num_steps = 0
 
-    @property
-    def name(self) -> str:
-        return self._store.name
-
     def transact(
         self, edit: Callable[[Transaction], R], lease: Lease | None = None
     ) -> R:
-        self._check()
+        if self.is_away:
+            raise Unavailable("the store is away")
         self._step()
-        result = self._store.transact(edit, lease)
+        result = super().transact(edit, lease)
         self._step()
         return result
 
-    def feed(self, after: int) -> Feed:
-        self._check()
-        return self._store.feed(after)
-
-    def history(self, most: int, kind: str = "", key: str = "") -> Sequence[Change]:
-        self._check()
-        return self._store.history(most, kind, key)
-
-    def wait(self, after: int, timeout_s: float) -> None:
-        self._check()
-        self._store.wait(after, timeout_s)
-
     def acquire(self, name: str, holder: str, ttl_s: float) -> Lease | None:
-        self._check()
-        return self._store.acquire(name, holder, ttl_s)
-
-    def release(self, lease: Lease) -> None:
-        self._check()
-        self._store.release(lease)
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _check(self) -> None:
-        if self.is_away:
-            raise Unavailable("the store is away")
+        return StateStore.transact(self, lambda each: each.acquire(name, holder, ttl_s))
 
     def _step(self) -> None:
         self.num_steps += 1
         if self.num_steps == self.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Failing:
+    """Implements :class:`~tfs.hosted.store.state_store.Database` by another one."""
+
+    def __init__(self, database: Database, store: FailingStore) -> None:
+        self._database, self._store = database, store
+        self.name = database.name
+
+    def begin(self, *, writes: bool) -> AbstractContextManager[Transaction]:
+        self._check()
+        return self._database.begin(writes=writes)
+
+    def wait(self, after: int, timeout_s: float) -> None:
+        self._check()
+        self._database.wait(after, timeout_s)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _check(self) -> None:
+        if self._store.is_away:
+            raise Unavailable("the store is away")

@@ -11,7 +11,7 @@ from tfs.hosted.fleet import Fleet, HostedModel, read_config
 from tfs.hosted.packing import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import Snapshot
-from tfs.hosted.store.state_store import Change
+from tfs.hosted.store.transaction import Change
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 

@@ -39,12 +39,13 @@ from tfs.hosted.snapshot import (
     row_of,
     write,
 )
-from tfs.hosted.store.state_store import Feed, Lease, StateStore, Transaction
+from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.transaction import EXPIRING, Feed, Lease, Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 T = TypeVar("T")
 
-_REQUEST: Final = "request"
+_REQUEST: Final = EXPIRING + "request"
 _FLEET: Final = "fleet"
 
 

@@ -40,7 +40,7 @@ from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_keeper import JobKeeper
-from tfs.hosted.jobs.job_runtime import JobRuntime
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
@@ -87,7 +87,7 @@ class HostedService:
         options: What it does.
         clock: Times everything.
         reader: Reads requests of the Controller API; None does not offer it.
-        runtime: Starts the jobs of the fleet; None: other processes do. Its owner ends it.
+        jobs: Those of the fleet; None: other processes run them. Their owner ends them.
 
     """
 
@@ -98,7 +98,7 @@ class HostedService:
         options: ServiceOptions,
         clock: Clock | None = None,
         reader: EditReader | None = None,
-        runtime: JobRuntime | None = None,
+        jobs: RunningJobs | None = None,
     ) -> None:
         self._options = options
         self._state = state
@@ -107,7 +107,7 @@ class HostedService:
         self._callers = ThreadExecutor(_NUM_CALLING, "ask-job", self._clock)
         # Commands block for as long as versions are tried, and hold up no look at servers.
         self._acting = ThreadExecutor(_NUM_ACTING, "act", self._clock)
-        self._keeper = None if runtime is None else JobKeeper(state, runtime)
+        self._keeper = None if jobs is None else JobKeeper(state, jobs)
         self._synchronizer = Synchronizer(
             state,
             channels,

@@ -27,6 +27,7 @@ from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.ray_jobs import RayJobs, connect
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.testing.patience import PATIENCE_S
 
 SPEC = JobSpec("job", 2, 64 * MIB)
@@ -86,7 +87,12 @@ class Runtime:
         self.folder, self.ray = folder, ray
         self.made = self.make()
 
-    def make(self) -> JobRuntime:
+    def make(self) -> RunningJobs:
+        made = RunningJobs(self.runtime(), MonotonicClock())
+        made.start()
+        return made
+
+    def runtime(self) -> JobRuntime:
         jobs, clock = self.folder / "jobs", MonotonicClock()
         if self.ray is None:
             return LocalProcesses(jobs, self.command, clock, self.is_ready)
@@ -94,7 +100,7 @@ class Runtime:
         notes = f"{self.folder}/notes-of/$(basename $(dirname $(dirname $1)))"
         script = f'mkdir -p {notes}; exec {sys.executable} -c "$0" {notes} "$2"'
         words = ["/bin/sh", "-c", script, PROGRAM, "{folder}", "{host}:{port}"]
-        return RayJobs(self.ray, str(jobs), words, clock, self.is_ready)
+        return RayJobs(self.ray, str(jobs), words, self.is_ready)
 
     def is_ready(self, address: str) -> bool:
         return bool(ask(address))
@@ -114,15 +120,15 @@ class Runtime:
             if holds():
                 return
             patient.wait(0.02)
-        found = [self.made.replicas(each) for each in self.made.jobs()]
-        raise AssertionError(f"{found}, {[self.notes(each) for each in (0, 1)]}")
+        notes = [self.notes(each) for each in (0, 1)]
+        raise AssertionError(f"{self.made.seen}, {notes}")
 
     def notes(self, index: int, name: str = "job") -> list[str]:
         path = self.notes_of(index, name) / "notes"
         return path.read_text().split() if path.exists() else []
 
     def is_running(self, number: int, name: str = "job") -> bool:
-        found = self.made.replicas(name)
+        found = self.made.seen.get(name, ())
         started = [self.notes(index, name)[-1:] for index in range(number)]
         return (
             len(found) == number
@@ -131,7 +137,7 @@ class Runtime:
         )
 
     def pids(self) -> list[int]:
-        found = self.made.replicas("job")
+        found = self.made.seen.get("job", ())
         return [ask(each.address) if each.address else 0 for each in found]
 
 
@@ -160,49 +166,47 @@ def runtime_over(ray: Any) -> Iterator[Runtime]:
     with tempfile.TemporaryDirectory(prefix="tfs") as folder:
         made = Runtime(Path(folder), ray)
         yield made
-        for name in made.made.jobs():
-            made.made.remove(name)
-        made.until(lambda: not made.made.jobs())
+        assert made.made.drain(MonotonicClock.now() + PATIENCE_S)
         made.made.close()
 
 
 def test_a_job_has_as_many_replicas_as_it_should(runtime: Runtime) -> None:
     """More are started, those too many are drained, the others go on; saying it again is nothing."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
     before = runtime.pids()
-    runtime.made.ensure(SPEC)
-    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.made.keep([SPEC])
+    runtime.made.keep([replace(SPEC, num_replicas=1)])
     runtime.until(lambda: runtime.notes(1) == ["started", "drained"])
     assert runtime.pids() == before[:1]
-    addresses = {each.address for each in runtime.made.replicas("job")}
+    addresses = {each.address for each in runtime.made.seen["job"]}
     assert len(addresses) == 1
 
 
 def test_a_job_may_have_no_replica_and_gets_one_again(runtime: Runtime) -> None:
     """One of Temp without models starts nothing, and drains what it had."""
     none = replace(SPEC, num_replicas=0)
-    runtime.made.ensure(none)
-    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.made.keep([none])
+    runtime.made.keep([replace(SPEC, num_replicas=1)])
     runtime.until(lambda: runtime.is_running(1))
-    runtime.made.ensure(none)
+    runtime.made.keep([none])
     runtime.until(lambda: runtime.notes(0) == ["started", "drained"])
-    assert runtime.made.replicas("job") == []
-    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    assert runtime.made.seen["job"] == []
+    runtime.made.keep([replace(SPEC, num_replicas=1)])
     runtime.until(lambda: runtime.is_running(1))
     assert runtime.notes(0) == ["started", "drained", "started"]
 
 
 def test_a_replica_that_dies_comes_back_where_it_was(runtime: Runtime) -> None:
     """At once, under the same address; nothing happens to its neighbour."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
     first, second = runtime.pids()
-    addresses = [each.address for each in runtime.made.replicas("job")]
+    addresses = [each.address for each in runtime.made.seen["job"]]
     os.kill(first, signal.SIGKILL)
     runtime.until(lambda: runtime.notes(0) == ["started", "started"])
     assert runtime.pids()[1] == second
-    found = runtime.made.replicas("job")
+    found = runtime.made.seen["job"]
     assert [each.address for each in found] == addresses
 
 
@@ -211,9 +215,9 @@ def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
 ) -> None:
     """Its problem says how it ended; once it can run, it does."""
     (runtime.folder / "broken").touch()
-    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.made.keep([replace(SPEC, num_replicas=1)])
     runtime.until(lambda: runtime.notes(0).count("broken") >= 2)
-    runtime.until(lambda: "ended with 3" in runtime.made.replicas("job")[0].problem)
+    runtime.until(lambda: "ended with 3" in runtime.made.seen["job"][0].problem)
     assert runtime.notes(0).count("broken") <= 4
     (runtime.folder / "broken").unlink()
     runtime.until(lambda: runtime.notes(0)[-1] == "started")
@@ -221,10 +225,10 @@ def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
 
 def test_a_job_that_is_removed_drains_and_is_forgotten(runtime: Runtime) -> None:
     """Nothing of it is left on disk, either."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
-    runtime.made.remove("job")
-    runtime.until(lambda: not runtime.made.jobs())
+    runtime.made.keep([])
+    runtime.until(lambda: not runtime.made.seen)
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
     assert not list((runtime.folder / "jobs").iterdir())
 
@@ -234,26 +238,25 @@ def test_a_folder_that_somebody_removed_keeps_no_replica_running(
 ) -> None:
     """What was started here is drained, whatever became of its files."""
     runtime = local
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
     shutil.rmtree(runtime.folder / "jobs")
-    assert isinstance(runtime.made, LocalProcesses)
     assert runtime.made.drain(MonotonicClock.now() + PATIENCE_S)
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
 
 
 def test_a_runtime_that_is_made_anew_finds_what_runs(runtime: Runtime) -> None:
     """A crash of who started them ends no server, and starts none twice."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
     before = runtime.pids()
     runtime.made.close()
     runtime.made = runtime.make()
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.pids() == before)
     assert runtime.notes(0) == ["started"]
-    runtime.made.remove("job")
-    runtime.until(lambda: not runtime.made.jobs())
+    runtime.made.keep([])
+    runtime.until(lambda: not runtime.made.seen)
     assert runtime.notes(0) == ["started", "drained"]
 
 
@@ -265,16 +268,16 @@ def test_a_number_that_another_process_has_by_now_is_no_replica(
     place = runtime.folder / "jobs" / "job" / "0"
     place.mkdir(parents=True)
     (place / "process").write_text(f'{{"pid": {os.getpid()}, "birth": "1"}}')
-    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.made.keep([replace(SPEC, num_replicas=1)])
     runtime.until(lambda: runtime.is_running(1))
     assert os.getpid() not in runtime.pids()
 
 
 def test_limits_hold_for_each_replica(runtime: Runtime) -> None:
     """Memory beyond the limit is refused, and only so many processors are used."""
-    runtime.made.ensure(replace(SPEC, cpus=1))
+    runtime.made.keep([replace(SPEC, cpus=1)])
     runtime.until(lambda: runtime.is_running(2))
-    for each in runtime.made.replicas("job"):
+    for each in runtime.made.seen["job"]:
         assert ask(each.address, b"memory")
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["refused", "refused"]
     masks = [psutil.Process(pid).cpu_affinity() for pid in runtime.pids()]
@@ -287,33 +290,39 @@ def test_other_limits_start_replicas_again_one_after_the_other(
     runtime: Runtime,
 ) -> None:
     """The job serves all the time meanwhile."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
-    runtime.made.ensure(replace(SPEC, memory_bytes=32 * MIB))
+    runtime.made.keep([replace(SPEC, memory_bytes=32 * MIB)])
     again = ["started", "drained", "started"]
     runtime.until(lambda: runtime.notes(0) == runtime.notes(1) == again)
 
 
 def test_a_job_may_have_no_replica_for_a_while(runtime: Runtime) -> None:
     """Its last ones are drained, and it is started again when it should have some."""
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
     before = runtime.pids()
-    runtime.made.ensure(replace(SPEC, num_replicas=0))
+    runtime.made.keep([replace(SPEC, num_replicas=0)])
     runtime.until(lambda: not any(map(psutil.pid_exists, before)))
-    assert runtime.made.replicas("job") == []
+    assert runtime.made.seen["job"] == []
     assert [runtime.notes(index)[-1] for index in (0, 1)] == ["drained"] * 2
-    runtime.made.ensure(SPEC)
+    runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
 
 
 def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     """The kernel would say so of a name that nobody wrote."""
     long = tmp_path / ("x" * 100)
-    made = LocalProcesses(long, lambda _: [], MonotonicClock(), lambda _: True)
     with pytest.raises(InvalidArgument, match="choose a shorter folder"):
-        made.ensure(SPEC)
-    made.close()
+        LocalProcesses(long, lambda _: [], MonotonicClock(), lambda _: True)
+
+
+@pytest.mark.parametrize("name", ["x" * 100, "a/b"])
+def test_a_job_whose_name_makes_no_path_says_so(local: Runtime, name: str) -> None:
+    """The others run."""
+    local.made.keep([replace(SPEC, name=name), SPEC])
+    local.until(lambda: local.is_running(2))
+    assert "shorter name" in local.made.seen[name][0].problem
 
 
 def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
@@ -326,6 +335,7 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
     state.change(edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
     keeper.keep(state.read())
     runtime.until(lambda: runtime.is_running(2))
+    keeper.keep(state.read())
     found = state.read().fleet.jobs["job"].addresses
     assert [each.rpartition("/")[2] for each in found] == ["grpc.sock"] * 2
     assert not keeper.problem("job")
@@ -334,5 +344,5 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
     assert state.read().revision == revision
     state.change(edits.drain_job("job", force=True))
     keeper.keep(state.read())
-    runtime.until(lambda: not runtime.made.jobs())
+    runtime.until(lambda: not runtime.made.seen)
     state.store.close()

@@ -14,6 +14,7 @@ import pytest
 from tfs.core.clock import MonotonicClock
 from tfs.hosted.jobs.job_runtime import JobSpec
 from tfs.hosted.jobs.kubernetes_jobs import KubernetesJobs
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/apis/apps/v1/namespaces/models/statefulsets/tfs-digits/scale"
@@ -76,7 +77,7 @@ def api() -> Iterator[Api]:
 
 
 @pytest.fixture
-def jobs(api: Api) -> Iterator[KubernetesJobs]:
+def jobs(api: Api) -> Iterator[RunningJobs]:
     try:
         from kubernetes import client
     except ImportError:
@@ -85,7 +86,9 @@ def jobs(api: Api) -> Iterator[KubernetesJobs]:
         pytest.skip("needs the extra k8s")
     settings = client.Configuration(host=f"http://127.0.0.1:{api.server.server_port}")
     with client.ApiClient(settings) as connection:
-        made = KubernetesJobs(client.AppsV1Api(connection), "models", MonotonicClock())
+        runtime = KubernetesJobs(client.AppsV1Api(connection), "models")
+        made = RunningJobs(runtime, MonotonicClock())
+        made.start()
         yield made
         made.close()
 
@@ -99,56 +102,52 @@ def until(holds: Callable[[], bool]) -> None:
     raise AssertionError
 
 
-def test_a_job_is_scaled_and_its_pods_have_names(
-    api: Api, jobs: KubernetesJobs
-) -> None:
+def test_a_job_is_scaled_and_its_pods_have_names(api: Api, jobs: RunningJobs) -> None:
     """To what it should be, with nothing of the API but ``scale``; a pod that comes runs."""
-    jobs.ensure(SPEC)
+    jobs.keep([SPEC])
     until(lambda: api.wanted == 2)
-    found = jobs.replicas("digits")
+    until(lambda: "digits" in jobs.seen)
+    found = jobs.seen["digits"]
     assert [each.address for each in found] == [
         "tfs-digits-0.tfs-fleet.models.svc:8500",
         "tfs-digits-1.tfs-fleet.models.svc:8500",
     ]
     api.settle()
-    until(lambda: all(each.is_running for each in jobs.replicas("digits")))
+    until(lambda: all(each.is_running for each in jobs.seen["digits"]))
     assert {each.split()[1] for each in api.asked} == {PATH}
 
 
-def test_a_job_may_have_no_pod_and_gets_one_again(
-    api: Api, jobs: KubernetesJobs
-) -> None:
+def test_a_job_may_have_no_pod_and_gets_one_again(api: Api, jobs: RunningJobs) -> None:
     """One of Temp without models is still the fleet's: it is looked at, and scaled up."""
-    jobs.ensure(replace(SPEC, num_replicas=0))
+    jobs.keep([replace(SPEC, num_replicas=0)])
     until(lambda: api.wanted == 0)
     api.settle()
-    until(lambda: not jobs.jobs())
-    assert jobs.replicas("digits") == []
-    jobs.ensure(replace(SPEC, num_replicas=1))
+    until(lambda: jobs.seen.get("digits") == [])
+    jobs.keep([replace(SPEC, num_replicas=1)])
     until(lambda: api.wanted == 1)
     api.settle()
-    until(lambda: all(each.is_running for each in jobs.replicas("digits")))
-    assert list(jobs.jobs()) == ["digits"]
+    until(lambda: all(each.is_running for each in jobs.seen["digits"]))
+    assert list(jobs.seen) == ["digits"]
 
 
 def test_a_job_that_is_removed_has_no_pods_and_is_forgotten(
-    api: Api, jobs: KubernetesJobs
+    api: Api, jobs: RunningJobs
 ) -> None:
     """Its StatefulSet stays, for whoever applied it."""
-    jobs.ensure(SPEC)
+    jobs.keep([SPEC])
     until(lambda: api.wanted == 2)
     api.settle()
-    jobs.remove("digits")
+    jobs.keep([])
     until(lambda: api.wanted == 0)
-    assert list(jobs.jobs()) == ["digits"]
+    assert list(jobs.seen) == ["digits"]
     api.settle()
-    until(lambda: not jobs.jobs())
+    until(lambda: not jobs.seen)
 
 
-def test_a_job_whose_set_nobody_applied_says_so(api: Api, jobs: KubernetesJobs) -> None:
+def test_a_job_whose_set_nobody_applied_says_so(api: Api, jobs: RunningJobs) -> None:
     """The status of the fleet shows it; it is looked for again."""
-    jobs.ensure(JobSpec("absent", 1, 1))
-    until(lambda: bool(jobs.replicas("absent")[0].problem))
-    (found,) = jobs.replicas("absent")
+    jobs.keep([JobSpec("absent", 1, 1)])
+    until(lambda: "absent" in jobs.seen)
+    (found,) = jobs.seen["absent"]
     assert "StatefulSet tfs-absent in models cannot be scaled" in found.problem
     assert not found.is_running

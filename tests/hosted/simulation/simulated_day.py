@@ -16,7 +16,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,12 @@ from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_keeper import JobKeeper
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
 from tfs.hosted.snapshot import FleetCopy
-from tfs.hosted.store.sqlite_store import SqliteStore
+from tfs.hosted.store.sqlite import SqliteDatabase
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -86,13 +87,21 @@ class Day:
 class VirtualRuntime:
     """Implements :class:`~tfs.hosted.jobs.job_runtime.JobRuntime` in virtual time."""
 
+    look_s = 1.0
+
     def __init__(self, servers: VirtualServers, clock: FakeClock) -> None:
         self._servers, self._clock = servers, clock
-        self._specs: dict[str, JobSpec] = {}
         self._has: dict[str, int] = {}
 
-    def ensure(self, spec: JobSpec) -> None:
-        self._specs[spec.name] = spec
+    def look(self, specs: Mapping[str, JobSpec]) -> Seen:
+        for spec in specs.values():
+            self._look_at(spec)
+        return {
+            name: [Replica(f"{name}/{index}", True) for index in range(number)]
+            for name, number in self._has.items()
+        }
+
+    def _look_at(self, spec: JobSpec) -> None:
         has = self._has.get(spec.name, 0)
         self._has[spec.name] = spec.num_replicas
         for index in range(spec.num_replicas, has):
@@ -110,18 +119,6 @@ class VirtualRuntime:
 
             self._servers.at(self._clock.now() + START_S, start)
 
-    def remove(self, name: str) -> None:
-        raise AssertionError("no job leaves in this day")
-
-    def jobs(self) -> Collection[str]:
-        return self._specs
-
-    def replicas(self, name: str) -> Sequence[Replica]:
-        return [Replica(f"{name}/{index}", True) for index in range(self._has[name])]
-
-    def close(self) -> None:
-        pass
-
 
 class SimulatedDay:
     """Runs a day.
@@ -138,8 +135,9 @@ class SimulatedDay:
         self._random = random.Random(options.seed)
         self._clock = FakeClock()
         self._servers = VirtualServers(self._clock, options.seed)
-        self._store = FailingStore(SqliteStore(":memory:", self._clock))
-        self._runtime = VirtualRuntime(self._servers, self._clock)
+        self._store = FailingStore(SqliteDatabase(":memory:", self._clock))
+        runtime = VirtualRuntime(self._servers, self._clock)
+        self._jobs = RunningJobs(runtime, self._clock)
         self._folder = folder
         self._num_processes = self._num_requests = self._num_added = 0
         self._hot_load, self._launch_load = HOT_LOAD, 0.0
@@ -335,7 +333,7 @@ class SimulatedDay:
             ),
             holder=f"process {self._num_processes}",
         )
-        self._keeper = JobKeeper(self._state, self._runtime)
+        self._keeper = JobKeeper(self._state, self._jobs)
         reader = EditReader(lambda _: None, lambda _: MIB)
         self._controller = Controller(self._state, reader, self._clock)
         if self._num_processes > 1 and not self._store.is_away:
@@ -409,6 +407,8 @@ class SimulatedDay:
         except ServingError:
             return  # the store is away
         self._keeper.keep(state)
+        self._jobs.look()
+        self._keeper.keep(self._state.read())
         self._controller.take(state)
         fleet = state.fleet
         for name in self._servers.loads:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.hosted.postgres_server import PostgresServer, skip_without_postgres
 from tfs.core.errors import Aborted, FailedPrecondition, Unavailable
-from tfs.hosted.store.postgres_store import PostgresStore
-from tfs.hosted.store.sqlite_store import SqliteStore
-from tfs.hosted.store.state_store import StateStore, Transaction
+from tfs.hosted.store.postgres import PostgresDatabase
+from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.transaction import Transaction
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
@@ -38,9 +39,9 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
     def open_store() -> StateStore:
         if request.param == "sqlite":
-            opened.append(SqliteStore(str(tmp_path / "fleet.db")))
+            opened.append(StateStore(SqliteDatabase(str(tmp_path / "fleet.db"))))
         else:
-            opened.append(PostgresStore(server.url))
+            opened.append(StateStore(PostgresDatabase(server.url)))
         return opened[-1]
 
     yield open_store
@@ -100,8 +101,8 @@ def test_a_failed_edit_changes_nothing(store: StateStore) -> None:
 def test_a_transaction_that_only_reads_is_no_revision(store: StateStore) -> None:
     """Rows that expire are no change, but are there for who asks for them."""
     put(store, "a", "1")
-    store.transact(lambda t: t.put_expiring("op", "x", "done"))
-    assert store.transact(lambda t: t.get("op", "x")) == "done"
+    store.transact(lambda t: t.put_expiring("expiring:op", "x", "done"))
+    assert store.transact(lambda t: t.get("expiring:op", "x")) == "done"
     assert store.feed(0).revision == 1
     assert [each.key for each in store.feed(0).changes] == ["a"]
 
@@ -208,8 +209,8 @@ def test_a_clock_that_is_set_makes_no_second_leader(tmp_path: Path) -> None:
     """Forward it ends a lease early, backward it would keep one that nobody renews."""
     clock, path = FakeClock(), str(tmp_path / "fleet.db")
     with (
-        contextlib.closing(SqliteStore(path, clock)) as one,
-        contextlib.closing(SqliteStore(path, clock)) as other,
+        contextlib.closing(StateStore(SqliteDatabase(path, clock))) as one,
+        contextlib.closing(StateStore(SqliteDatabase(path, clock))) as other,
     ):
         old = one.acquire("eu", "a", 5.0)
         clock.set_wall(clock.wall_s() + 3600)
@@ -230,15 +231,15 @@ def test_old_changes_go_and_a_late_reader_gets_a_snapshot(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that grew for ever would fill the disk; who comes late gets all rows."""
-    monkeypatch.setattr("tfs.hosted.store.sql_rows.KEPT_REVISIONS", 5)
-    monkeypatch.setattr("tfs.hosted.store.sql_rows._COMPACT_EVERY", 10)
-    store.transact(lambda t: t.put_expiring("op", "x", "done"))
+    monkeypatch.setattr("tfs.hosted.store.transaction.KEPT_REVISIONS", 5)
+    monkeypatch.setattr("tfs.hosted.store.transaction._COMPACT_EVERY", 10)
+    store.transact(lambda t: t.put_expiring("expiring:op", "x", "done"))
     for number in range(10):
         put(store, f"{number}", "x")
     assert store.feed(3).is_snapshot
     assert len(store.feed(3).changes) == 10
     assert [each.revision for each in store.feed(5).changes] == [6, 7, 8, 9, 10]
-    assert store.transact(lambda t: t.get("op", "x")) is None
+    assert store.transact(lambda t: t.get("expiring:op", "x")) is None
 
 
 def test_what_was_acknowledged_survives_a_killed_database(
@@ -246,7 +247,7 @@ def test_what_was_acknowledged_survives_a_killed_database(
 ) -> None:
     """Unavailable while it is away; afterwards everything is there, and goes on."""
     clear(postgres.url)
-    store = PostgresStore(postgres.url)
+    store = StateStore(PostgresDatabase(postgres.url))
     with contextlib.closing(store):
         acknowledged = [put(store, f"{each}", "x") for each in range(50)]
         postgres.kill()
@@ -261,7 +262,7 @@ def test_what_was_acknowledged_survives_a_killed_database(
 
 def test_another_file_in_the_place_of_a_store_counts(tmp_path: Path) -> None:
     """What is on disk is what a restart would find, so nobody goes on with what is gone."""
-    store = SqliteStore(str(tmp_path / "fleet.db"))
+    store = StateStore(SqliteDatabase(str(tmp_path / "fleet.db")))
     with contextlib.closing(store):
         put(store, "a", "1")
         put(store, "a", "2")
@@ -274,4 +275,4 @@ def test_another_file_in_the_place_of_a_store_counts(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """A wrong path is told as one."""
     with pytest.raises(FailedPrecondition, match="no folder"):
-        SqliteStore(str(tmp_path / "absent" / "fleet.db")).feed(0)
+        StateStore(SqliteDatabase(str(tmp_path / "absent" / "fleet.db"))).feed(0)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tfs.core.clock import Clock
     from tfs.hosted.edit_reader import EditReader
     from tfs.hosted.identities import ControlOptions
-    from tfs.hosted.jobs.job_runtime import JobRuntime
+    from tfs.hosted.jobs.running_jobs import RunningJobs
     from tfs.hosted.routing.envoy_config import EnvoyOptions
     from tfs.hosted.service import HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
@@ -191,31 +191,36 @@ def _run(arguments: argparse.Namespace) -> int:
         state.read()  # reports a wrong path now, not later
     clock = MonotonicClock()
     channels = JobChannels(credentials_of(arguments))
-    runtime = None if arguments.only_routes else _job_runtime(arguments, clock)
+    jobs = None if arguments.only_routes else _jobs(arguments, clock)
     reader = None
     if not arguments.only_routes:
-        reader = edit_reader(may_run_jobs=runtime is not None)
-    service = HostedService(state, channels, options, clock, reader, runtime)
+        reader = edit_reader(may_run_jobs=jobs is not None)
+    service = HostedService(state, channels, options, clock, reader, jobs)
 
     def drain() -> bool:
         return service.drain(clock.now() + arguments.drain_timeout_s)
 
+    if jobs is not None:
+        jobs.start()
     try:
         return serve_until_told(service, drain, clock)
     finally:
         channels.close()
-        if runtime is not None:
-            runtime.close()
+        if jobs is not None:
+            jobs.close()
         state.store.close()
 
 
-def _job_runtime(arguments: argparse.Namespace, clock: Clock) -> JobRuntime | None:
-    """Returns what starts servers; None: others do."""
+def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
+    """Returns the jobs that this process runs; None: others do."""
+    from tfs.hosted.jobs.running_jobs import RunningJobs
+
     if arguments.kubernetes:
         from tfs.hosted.jobs import kubernetes_jobs
 
         api = kubernetes_jobs.connect()
-        return kubernetes_jobs.KubernetesJobs(api, arguments.kubernetes, clock)
+        runtime = kubernetes_jobs.KubernetesJobs(api, arguments.kubernetes)
+        return RunningJobs(runtime, clock)
     if not arguments.ray:
         return None
     from tfs.hosted.jobs.ray_jobs import RayJobs, connect
@@ -227,13 +232,13 @@ def _job_runtime(arguments: argparse.Namespace, clock: Clock) -> JobRuntime | No
         *arguments.server_flags.split(),
     ]
     channel = credentials_of(arguments)
-    return RayJobs(
+    ray_jobs = RayJobs(
         connect(arguments.ray),
         arguments.jobs_folder,
         command,
-        clock,
         lambda address: is_ready(address, channel),
     )
+    return RunningJobs(ray_jobs, clock)
 
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
@@ -343,13 +348,15 @@ def open_store(text: str) -> StateStore:
         raise InvalidArgument(
             f"say where the fleet's state is: --store, ${STORE_VARIABLE}"
         )
+    from tfs.hosted.store.state_store import StateStore
+
     if text.startswith(("postgresql://", "postgres://")):
-        from tfs.hosted.store.postgres_store import PostgresStore
+        from tfs.hosted.store.postgres import PostgresDatabase
 
-        return PostgresStore(text)
-    from tfs.hosted.store.sqlite_store import SqliteStore
+        return StateStore(PostgresDatabase(text))
+    from tfs.hosted.store.sqlite import SqliteDatabase
 
-    return SqliteStore(text)
+    return StateStore(SqliteDatabase(text))
 
 
 def add_doors(parser: argparse.ArgumentParser) -> None:

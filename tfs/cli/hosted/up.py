@@ -86,10 +86,12 @@ def _up(arguments: argparse.Namespace) -> int:
     from tfs.hosted.fleet_state import FleetState
     from tfs.hosted.jobs.job_runtime import JobSpec
     from tfs.hosted.jobs.local_process import LocalProcesses
+    from tfs.hosted.jobs.running_jobs import RunningJobs
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
     from tfs.hosted.snapshot import FleetCopy
-    from tfs.hosted.store.sqlite_store import SqliteStore
+    from tfs.hosted.store.sqlite import SqliteDatabase
+    from tfs.hosted.store.state_store import StateStore
     from tfs.server.system.malloc import apply_settings
 
     started_s = time.monotonic()
@@ -102,22 +104,24 @@ def _up(arguments: argparse.Namespace) -> int:
     log_to_stderr("info")
     apply_settings()
     copy = FleetCopy(str(folder / "fleet.json"))
-    state = FleetState(SqliteStore(str(folder / "fleet.db")), copy)
+    state = FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"))), copy)
     _want_job(state, arguments)
     clock = MonotonicClock()
     flags = arguments.server_flags.split()
-    servers = LocalProcesses(
+    server_processes = LocalProcesses(
         folder / "jobs",
         lambda place: _server_command(place, flags),
         clock,
         is_ready,
     )
-    routers = LocalProcesses(
+    router_processes = LocalProcesses(
         folder / "routers",
         lambda place: _router_command(place, folder, arguments),
         clock,
         is_ready,
     )
+    servers = RunningJobs(server_processes, clock)
+    routers = RunningJobs(router_processes, clock)
     channels = JobChannels()
     options = ServiceOptions(
         control_options(arguments, folder / "control.key"),
@@ -126,7 +130,9 @@ def _up(arguments: argparse.Namespace) -> int:
     )
     reader = edit_reader(may_run_jobs=True)
     service = HostedService(state, channels, options, clock, reader, servers)
-    routers.ensure(JobSpec("router", 1, _ROUTER_BYTES))
+    routers.keep([JobSpec("router", 1, _ROUTER_BYTES)])
+    servers.start()
+    routers.start()
 
     def drain() -> bool:
         """Lets the router answer first, then the servers that it asks."""
@@ -136,8 +142,8 @@ def _up(arguments: argparse.Namespace) -> int:
         return routers.drain(until_s) and servers.drain(until_s)
 
     def kill() -> None:
-        for runtime in (routers, servers):
-            runtime.kill()
+        for each in (router_processes, server_processes):
+            each.kill()
 
     def announce(say: Callable[[str], None]) -> None:
         threading.Thread(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,38 +42,36 @@ class Replica:
     problem: str = ""
 
 
+Seen = Mapping[str, Sequence[Replica]]
+"""The replicas that each job should have, in order, and how they do. A job that should
+have none is there while something is left of it."""
+
+
 class JobRuntime(Protocol):
-    """Keeps the replicas of jobs running. Thread-safe; nothing blocks.
+    """Takes jobs towards what they should be. For one thread.
 
     Implementors promise:
 
-    1. ``ensure`` is idempotent: a job gets the number of replicas that it should have,
-       and those that run go on, unless their limits change: then they are drained and
-       started again one after the other;
+    1. to look is idempotent: a job gets the number of replicas that it should have, and
+       those that run go on, unless their limits change: then they are drained and started
+       again one after the other;
     2. a replica that ends is started again, at once for the first time, then after
        pauses that double, until it has run for a while;
     3. a replica that is one too many is drained: it answers what it has accepted;
     4. who makes a runtime anew, after a crash, finds what the one before started;
     5. no replica takes more memory than its job's limit, and a margin that the
        implementor states, without being ended or refused.
+
+    Attributes:
+        look_s: Seconds between two looks.
+
     """
 
-    def ensure(self, spec: JobSpec) -> None:
-        """Makes a job what it should be, in a while."""
-        ...
+    look_s: float
 
-    def remove(self, name: str) -> None:
-        """Drains all replicas of a job, and forgets it when they have ended."""
-        ...
+    def look(self, specs: Mapping[str, JobSpec]) -> Seen:
+        """Does what is due so that there are these jobs, by name, and no others.
 
-    def jobs(self) -> Collection[str]:
-        """Returns the names of all jobs that have something left here."""
-        ...
-
-    def replicas(self, name: str) -> Sequence[Replica]:
-        """Returns the replicas that a job should have, in order, and how they do."""
-        ...
-
-    def close(self) -> None:
-        """Ends the supervision; replicas go on."""
+        Returns soon: what takes longer goes on by itself, and is seen by a later look.
+        """
         ...

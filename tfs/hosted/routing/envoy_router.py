@@ -22,6 +22,7 @@ from tfs.core.errors import FailedPrecondition
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.jobs.job_runtime import JobSpec
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
+from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing import envoy_config
 from tfs.hosted.routing.ads import AdsServer
 from tfs.hosted.routing.cluster_groups import ClusterGroups, regrouped
@@ -67,10 +68,12 @@ class EnvoyRouter:
             envoy_config.LISTENER,
             {"requests": envoy_config.listener(options, envoy_config.read_script())},
         )
-        self._processes = LocalProcesses(
+        processes = LocalProcesses(
             self._folder, self._command, loop.clock, lambda _: True
         )
-        self._processes.ensure(JobSpec(_JOB, 1, _MEMORY_BYTES))
+        self._jobs = RunningJobs(processes, loop.clock)
+        self._jobs.keep([JobSpec(_JOB, 1, _MEMORY_BYTES)])
+        self._jobs.start()
 
     @property
     def listeners(self) -> Sequence[ListenerOptions]:
@@ -105,11 +108,11 @@ class EnvoyRouter:
                 time.sleep(_LOOK_S)
         except (OSError, ValueError) as error:
             log.warning("event=envoy_not_drained problem=%s", error)
-        return self._processes.drain(deadline_s)
+        return self._jobs.drain(deadline_s)
 
     def close(self) -> None:
         self._loop.post(self._ads.close)
-        self._processes.close()
+        self._jobs.close()
 
     def _tell(self, before: ClusterGroups) -> None:
         """Sends what Envoy should know: new groups first, and old ones go last."""
