@@ -231,13 +231,15 @@ class HostedService:
     ) -> FleetRouter | None:
         if options is None:
             return None
-        if isinstance(options, EnvoyOptions):
-            from tfs.hosted.routing.envoy_router import EnvoyRouter
-
-            return EnvoyRouter(options, self._loop)
-        return PythonRouter(
-            options.listeners, self._loop, channels.send, options.hedging, self._missed
+        how = PythonRouterOptions(()) if isinstance(options, EnvoyOptions) else options
+        own = PythonRouter(
+            how.listeners, self._loop, channels.send, how.hedging, self._missed
         )
+        if not isinstance(options, EnvoyOptions):
+            return own
+        from tfs.hosted.routing.envoy_router import EnvoyRouter
+
+        return EnvoyRouter(options, self._loop, own)
 
     def _may_rest(self, name: str) -> bool:
         """Whether a model may have no server while nobody asks for it."""

@@ -67,12 +67,13 @@ class Bench:
         )
 
     def make(self, folder: Path) -> FleetRouter:
-        if self.kind == "envoy":
-            options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
-            return EnvoyRouter(options, self.loop)
         listeners = [ListenerOptions("listen", self.address)]
         hedging = HedgeOptions(budget=0.5, least_seen=10)
-        return PythonRouter(listeners, self.loop, self.channels.send, hedging)
+        own = PythonRouter(listeners, self.loop, self.channels.send, hedging)
+        if self.kind == "python":
+            return own
+        options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
+        return EnvoyRouter(options, self.loop, own)
 
     def route(self, **routes: str) -> None:
         """Sets routes, by the names of servers; returns when the router has them."""
@@ -108,12 +109,16 @@ class Bench:
         method: str = PREDICT,
         timeout_s: float = 20.0,
         metadata: Mapping[str, str] | None = None,
+        compression: grpc.Compression | None = None,
     ) -> str:
         """Returns the name of the server that answered, and a colon."""
         call: Any = self.channel.unary_unary(method, None, None)
         sent = message or predict(model)
         reply = call(
-            sent, timeout=timeout_s, metadata=tuple((metadata or {}).items()) or None
+            sent,
+            timeout=timeout_s,
+            metadata=tuple((metadata or {}).items()) or None,
+            compression=compression,
         )
         assert reply[2:] == sent
         return str(reply[:2].decode())
@@ -201,6 +206,21 @@ def test_what_is_not_served_is_told(bench: Bench) -> None:
     assert "waits is available on no server yet" in said
     code, said = bench.refused("", message=b"\x12\x00")
     assert (code, "names no model" in said) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+def test_nothing_but_requests_for_models_is_passed_on(bench: Bench) -> None:
+    """Who may ask for a prediction may not tell servers what to serve."""
+    bench.route(m="a")
+    method = "/tfs.v1.AdminService/UnloadVersion"
+    code, _ = bench.refused("m", method=method, metadata={"x-model": "m"})
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert method not in {asked for asked, _ in bench.servers["a"].requests}
+
+
+def test_a_compressed_request_finds_its_model(bench: Bench) -> None:
+    """Whether or not the router can read it where it is fastest."""
+    bench.route(m="a", n="b")
+    assert bench.ask("n", compression=grpc.Compression.Gzip) == "b:"
 
 
 @pytest.mark.parametrize(

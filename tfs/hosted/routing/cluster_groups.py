@@ -12,19 +12,22 @@ from dataclasses import dataclass, field
 
 from tfs.hosted.routing.fleet_router import Routes
 
+Servers = Mapping[str, tuple[str, ...]]
+"""The addresses of each group; never none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterGroups:
     """The groups at one moment. Immutable.
 
     Attributes:
-        servers: The addresses of each group; never none.
+        servers: The addresses of each.
         group_of: The group of each model that some server answers for.
         next_number: The name of the next new group.
 
     """
 
-    servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    servers: Servers = field(default_factory=dict)
     group_of: Mapping[str, str] = field(default_factory=dict)
     next_number: int = 0
 

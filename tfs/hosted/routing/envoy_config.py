@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tfs.core.errors import InvalidArgument
+from tfs.hosted.routing.fleet_router import FORWARDED
 
 _TYPES: Final = "type.googleapis.com/"
 CLUSTER: Final = f"{_TYPES}envoy.config.cluster.v3.Cluster"
@@ -25,6 +26,9 @@ LISTENER: Final = f"{_TYPES}envoy.config.listener.v3.Listener"
 ROUTES: Final = f"{_TYPES}envoy.config.route.v3.RouteConfiguration"
 
 ROUTE_NAME: Final = "models"
+OWN: Final = "own"
+"""The cluster that is the process beside Envoy."""
+
 _ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 _HTTP: Final = f"{_TYPES}envoy.extensions.filters.http"
 _HTTP2: Final = {
@@ -37,8 +41,9 @@ _RETRY_ON: Final = (
     "reset,connect-failure,refused-stream,unavailable,cancelled,retriable-headers"
 )
 _NOT_FOUND: Final = {"name": "grpc-status", "string_match": {"exact": "5"}}
-_MANY: Final = (
-    1_000_000  # of connections and requests: servers have limits of their own
+# Servers have limits of their own.
+_MANY: Final = dict.fromkeys(
+    ("max_connections", "max_pending_requests", "max_requests"), 1_000_000
 )
 _LONGEST_REQUEST_BYTES: Final = 256 << 20
 
@@ -76,13 +81,14 @@ class EnvoyOptions:
             )
 
 
-def bootstrap(ads_path: str, admin_path: str) -> dict[str, Any]:
+def bootstrap(own_path: str, admin_path: str) -> dict[str, Any]:
     """Returns what Envoy starts with: where its configuration comes from."""
-    ads = {
-        "name": "ads",
+    own = {
+        "name": OWN,
         "type": "STATIC",
         "typed_extension_protocol_options": _HTTP2,
-        "load_assignment": _assignment("ads", [{"pipe": {"path": ads_path}}]),
+        "circuit_breakers": {"thresholds": [_MANY]},
+        "load_assignment": _assignment(OWN, [{"pipe": {"path": own_path}}]),
     }
     return {
         "node": {"id": "router", "cluster": "tfs"},
@@ -91,12 +97,12 @@ def bootstrap(ads_path: str, admin_path: str) -> dict[str, Any]:
             "ads_config": {
                 "api_type": "GRPC",
                 "transport_api_version": "V3",
-                "grpc_services": [{"envoy_grpc": {"cluster_name": "ads"}}],
+                "grpc_services": [{"envoy_grpc": {"cluster_name": OWN}}],
             },
             "cds_config": _ADS,
             "lds_config": _ADS,
         },
-        "static_resources": {"clusters": [ads]},
+        "static_resources": {"clusters": [own]},
     }
 
 
@@ -133,9 +139,7 @@ def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
         "circuit_breakers": {
             "thresholds": [
                 {
-                    "max_connections": _MANY,
-                    "max_pending_requests": _MANY,
-                    "max_requests": _MANY,
+                    **_MANY,
                     "retry_budget": {
                         "budget_percent": {"value": 25.0},
                         "min_retry_concurrency": 10,
@@ -154,9 +158,8 @@ def endpoints(name: str, addresses: Sequence[str]) -> dict[str, Any]:
     return _assignment(name, [_address(each) for each in addresses])
 
 
-def listener(options: EnvoyOptions, script: str) -> dict[str, Any]:
+def listener(address: str) -> dict[str, Any]:
     """Returns where requests come in, and how their model is found."""
-    lua = f"{_HTTP}.lua.v3.Lua"
     manager = {
         "@type": f"{_TYPES}envoy.extensions.filters.network."
         "http_connection_manager.v3.HttpConnectionManager",
@@ -173,11 +176,10 @@ def listener(options: EnvoyOptions, script: str) -> dict[str, Any]:
             {
                 "name": "model-name",
                 "typed_config": {
-                    "@type": lua,
-                    "default_source_code": {"inline_string": script},
+                    "@type": f"{_HTTP}.lua.v3.Lua",
+                    "default_source_code": {"inline_string": _script()},
                 },
             },
-            {"name": "refusal", "typed_config": {"@type": lua}},
             {
                 "name": "router",
                 "typed_config": {"@type": f"{_HTTP}.router.v3.Router"},
@@ -186,7 +188,7 @@ def listener(options: EnvoyOptions, script: str) -> dict[str, Any]:
     }
     return {
         "name": "requests",
-        "address": _address(options.address),
+        "address": _address(address),
         "per_connection_buffer_limit_bytes": _LONGEST_REQUEST_BYTES,
         "filter_chains": [
             {"filters": [{"name": "http_connection_manager", "typed_config": manager}]}
@@ -194,19 +196,10 @@ def listener(options: EnvoyOptions, script: str) -> dict[str, Any]:
     }
 
 
-def routes(
-    group_of: Mapping[str, str], unrouted: Sequence[str], hedge_after_s: float
-) -> dict[str, Any]:
-    """Returns the group of each model, and what is said of models that have none."""
-    by_name = {
-        name: _route_action(group, hedge_after_s) for name, group in group_of.items()
-    }
-    waits = _refusal(14, "is available on no server yet")
-    by_name |= dict.fromkeys(unrouted, waits)
-    matcher: dict[str, Any] = {
-        "on_no_match": _refusal(5, "is not served by this fleet"),
-    }
-    if by_name:  # Envoy refuses an empty table
+def routes(group_of: Mapping[str, str], hedge_after_s: float) -> dict[str, Any]:
+    """Returns the group of each model; requests for others come to the router here."""
+    matcher: dict[str, Any] = {"on_no_match": _action({"cluster": OWN})}
+    if group_of:  # Envoy refuses an empty table
         matcher["matcher_tree"] = {
             "input": {
                 "name": "model",
@@ -215,70 +208,49 @@ def routes(
                     "header_name": "x-model",
                 },
             },
-            "exact_match_map": {"map": by_name},
+            "exact_match_map": {
+                "map": {
+                    name: _action({"cluster": group, **_again(hedge_after_s)})
+                    for name, group in group_of.items()
+                }
+            },
         }
     host = {"name": "models", "domains": ["*"], "matcher": matcher}
     return {"name": ROUTE_NAME, "virtual_hosts": [host]}
 
 
-def _route_action(group: str, hedge_after_s: float) -> dict[str, Any]:
-    return _action(
-        {
-            "match": {"prefix": "/"},
-            "route": {
-                "cluster": group,
-                "timeout": "0s",
-                # The deadline that the caller sent counts, whatever it is.
-                "max_stream_duration": {"grpc_timeout_header_max": "0s"},
-                "retry_policy": {
-                    "retry_on": _RETRY_ON,
-                    "retriable_headers": [_NOT_FOUND],
-                    "num_retries": 3,
-                    "per_try_timeout": f"{hedge_after_s:.3f}s",
-                    "retry_host_predicate": [
-                        {
-                            "name": "envoy.retry_host_predicates.previous_hosts",
-                            "typed_config": {
-                                "@type": f"{_TYPES}envoy.extensions.retry.host."
-                                "previous_hosts.v3.PreviousHostsPredicate"
-                            },
-                        }
-                    ],
-                    "host_selection_retry_max_attempts": 5,
-                },
-                "hedge_policy": {"hedge_on_per_try_timeout": True},
-            },
-        }
-    )
-
-
-def _refusal(code: int, why: str) -> dict[str, Any]:
-    """Returns a route that answers with an error of gRPC, which Envoy cannot by itself."""
-    script = f"""function envoy_on_request(handle)
-  local name = handle:headers():get("x-model") or ""
-  handle:respond({{
-    [":status"] = "200",
-    ["content-type"] = "application/grpc",
-    ["grpc-status"] = "{code}",
-    ["grpc-message"] = "model " .. name:gsub("[^%w%p ]", "?"):gsub("%%", "%%25") .. " {why}",
-  }})
-end"""
-    refusing = {
-        "@type": f"{_HTTP}.lua.v3.LuaPerRoute",
-        "source_code": {"inline_string": script},
+def _again(hedge_after_s: float) -> dict[str, Any]:
+    """Returns when a request is sent to another server of its group, too."""
+    return {
+        "retry_policy": {
+            "retry_on": _RETRY_ON,
+            "retriable_headers": [_NOT_FOUND],
+            "num_retries": 3,
+            "per_try_timeout": f"{hedge_after_s:.3f}s",
+            "retry_host_predicate": [
+                {
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {
+                        "@type": f"{_TYPES}envoy.extensions.retry.host."
+                        "previous_hosts.v3.PreviousHostsPredicate"
+                    },
+                }
+            ],
+            "host_selection_retry_max_attempts": 5,
+        },
+        "hedge_policy": {"hedge_on_per_try_timeout": True},
     }
-    return _action(
-        {
-            "match": {"prefix": "/"},
-            "direct_response": {"status": 503},
-            "typed_per_filter_config": {"refusal": refusing},
-        }
-    )
 
 
 def _action(route: dict[str, Any]) -> dict[str, Any]:
-    kind = f"{_TYPES}envoy.config.route.v3.Route"
-    return {"action": {"name": "route", "typed_config": {"@type": kind, **route}}}
+    # The deadline that the caller sent counts, whatever it is.
+    duration = {"grpc_timeout_header_max": "0s"}
+    config = {
+        "@type": f"{_TYPES}envoy.config.route.v3.Route",
+        "match": {"prefix": "/"},
+        "route": {"timeout": "0s", "max_stream_duration": duration, **route},
+    }
+    return {"action": {"name": "route", "typed_config": config}}
 
 
 def _assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -321,6 +293,7 @@ def _tls_socket(tls: TlsFiles) -> dict[str, Any]:
     }
 
 
-def read_script() -> str:
+def _script() -> str:
     """Returns the script that finds a request's model."""
-    return (Path(__file__).parent / "model_name.lua").read_text(encoding="utf-8")
+    script = (Path(__file__).parent / "model_name.lua").read_text(encoding="utf-8")
+    return script.replace("PATHS", ", ".join(f'["{path}"] = 1' for path in FORWARDED))

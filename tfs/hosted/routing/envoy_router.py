@@ -1,6 +1,8 @@
 """Routes requests by Envoy: a process beside this one, told over ADS where models are.
 
 Envoy outlives this process and goes on routing by what it was told; the next one finds it.
+What it has no route for it sends to the router in this process: that knows new models at
+once, waits for those that have no server yet, and says what is wrong with a request.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +28,10 @@ from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing import envoy_config
 from tfs.hosted.routing.ads import AdsServer
-from tfs.hosted.routing.cluster_groups import ClusterGroups, regrouped
+from tfs.hosted.routing.cluster_groups import ClusterGroups, Servers, regrouped
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import Routes
+from tfs.hosted.routing.python_router import PythonRouter
 
 log = logging.getLogger(__name__)
 
@@ -45,28 +49,28 @@ class EnvoyRouter:
     Args:
         options: How Envoy routes.
         loop: Its thread.
+        own: The router in this process.
 
     Raises:
         FailedPrecondition: Envoy or the extra is not installed.
 
     """
 
-    def __init__(self, options: EnvoyOptions, loop: ServingLoop) -> None:
+    def __init__(
+        self, options: EnvoyOptions, loop: ServingLoop, own: PythonRouter
+    ) -> None:
         self._options = options
         self._loop = loop
+        self._own = own
         self._folder = Path(options.folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._program = find_envoy()
         self._ads = AdsServer()
-        self._routes: Routes = {}
+        self._routes: Routes | None = None
         self._groups = ClusterGroups()
-        # Groups that are new, and when they can be routed to.
-        self._warm_at_s: dict[str, float] = {}
-        self._routed: Mapping[str, str] = {}  # what Envoy was told last
-        self._is_first = True
+        self._is_warming = False  # groups that are new
         self._ads.set(
-            envoy_config.LISTENER,
-            {"requests": envoy_config.listener(options, envoy_config.read_script())},
+            envoy_config.LISTENER, {"requests": envoy_config.listener(options.address)}
         )
         processes = LocalProcesses(
             self._folder, self._command, loop.clock, lambda _: True
@@ -77,25 +81,18 @@ class EnvoyRouter:
 
     @property
     def listeners(self) -> Sequence[ListenerOptions]:
-        address = f"unix:{self._ads_path}"
-        return [ListenerOptions("ads", address, unix_mode=0o600)]
+        address = f"unix:{self._own_path}"
+        return [ListenerOptions("envoy", address, unix_mode=0o600)]
 
     def methods(self) -> Sequence[RpcMethod]:
-        return [self._ads.method()]
+        return [self._ads.method(), *self._own.methods()]
 
     def set_routes(self, routes: Routes) -> None:
-        if routes == self._routes and not self._is_first:
-            return
-        self._routes = routes
-        before, self._groups = self._groups, regrouped(self._groups, routes)
-        now_s = self._loop.clock.now()
-        for group in self._groups.servers:
-            if group not in before.servers and not self._is_first:
-                self._warm_at_s[group] = now_s + _WARM_S
-        self._is_first = False
-        self._tell(before)
-        if self._warm_at_s:
-            self._loop.call_at(now_s + _WARM_S, self._let_go)
+        self._own.set_routes(routes)
+        if routes != self._routes:
+            self._routes = routes
+            if not self._is_warming:
+                self._change(routes)
 
     def drain(self, deadline_s: float) -> bool:
         """Has Envoy take no new connections, and waits for its requests."""
@@ -114,50 +111,41 @@ class EnvoyRouter:
         self._loop.post(self._ads.close)
         self._jobs.close()
 
-    def _tell(self, before: ClusterGroups) -> None:
-        """Sends what Envoy should know: new groups first, and old ones go last."""
-        servers = dict(self._groups.servers)
-        now_s = self._loop.clock.now()
-        routed, unrouted = {}, []
-        for name, addresses in self._routes.items():
-            group = self._groups.group_of.get(name)
-            if group is not None and self._warm_at_s.get(group, 0.0) > now_s:
-                group = self._routed.get(name)
-            if group is not None and (group in servers or group in before.servers):
-                servers.setdefault(group, before.servers.get(group, addresses))
-                routed[name] = group
-            else:
-                unrouted.append(name)
-        for group in self._routed.values():  # until Envoy has the routes without them
-            if group in before.servers:
-                servers.setdefault(group, before.servers[group])
-        tls = self._options.tls
-        self._ads.set(
-            envoy_config.CLUSTER,
-            {each: envoy_config.cluster(each, tls) for each in servers},
-        )
-        self._ads.set(
-            envoy_config.ENDPOINTS,
-            {each: envoy_config.endpoints(each, at) for each, at in servers.items()},
-        )
-        table = envoy_config.routes(routed, unrouted, self._options.hedge_after_s)
-        self._ads.set(envoy_config.ROUTES, {envoy_config.ROUTE_NAME: table})
-        if set(routed.values()) != set(servers):
-            self._loop.call_at(now_s + _WARM_S, self._let_go)
-        self._routed = routed
+    def _change(self, routes: Routes) -> None:
+        """Tells Envoy of new groups, and when they are warm, what leads there."""
+        before, self._groups = self._groups, regrouped(self._groups, routes)
+        lead = partial(self._lead, routes, before.servers)
+        if self._groups.servers.keys() <= before.servers.keys():
+            lead()
+            return
+        self._is_warming = True
+        stay = {name: at for name, at in before.group_of.items() if name in routes}
+        self._tell({**self._groups.servers, **before.servers}, stay)
+        self._loop.call_at(self._loop.clock.now() + _WARM_S, lead)
 
-    def _let_go(self) -> None:
-        """Routes to groups that are warm by now, and drops those that nothing leads to."""
-        now_s = self._loop.clock.now()
-        warm = {g: at_s for g, at_s in self._warm_at_s.items() if at_s > now_s}
-        if warm != self._warm_at_s or set(self._routed.values()) != set(
-            self._groups.servers
-        ):
-            self._warm_at_s = warm
-            self._tell(self._groups)
+    def _lead(self, routes: Routes, before: Servers) -> None:
+        self._is_warming = False
+        self._tell({**before, **self._groups.servers}, self._groups.group_of)
+        # Envoy drops what nothing leads to when it has the routes without it.
+        self._loop.call_at(self._loop.clock.now() + _WARM_S, self._tidy)
+        if self._routes is not None and self._routes is not routes:
+            self._change(self._routes)
+
+    def _tidy(self) -> None:
+        if not self._is_warming:
+            self._tell(self._groups.servers, self._groups.group_of)
+
+    def _tell(self, servers: Servers, group_of: Mapping[str, str]) -> None:
+        tls, hedge_after_s = self._options.tls, self._options.hedge_after_s
+        clusters = {each: envoy_config.cluster(each, tls) for each in servers}
+        at = {each: envoy_config.endpoints(each, at) for each, at in servers.items()}
+        table = envoy_config.routes(group_of, hedge_after_s)
+        self._ads.set(envoy_config.CLUSTER, clusters)
+        self._ads.set(envoy_config.ENDPOINTS, at)
+        self._ads.set(envoy_config.ROUTES, {envoy_config.ROUTE_NAME: table})
 
     def _command(self, place: ReplicaPlace) -> Sequence[str]:
-        start = envoy_config.bootstrap(self._ads_path, self._admin_path)
+        start = envoy_config.bootstrap(self._own_path, self._admin_path)
         path = place.folder / "bootstrap.json"
         path.write_text(json.dumps(start))
         return [
@@ -172,8 +160,8 @@ class EnvoyRouter:
         ]
 
     @property
-    def _ads_path(self) -> str:
-        return str(self._folder / "ads.sock")
+    def _own_path(self) -> str:
+        return str(self._folder / "own.sock")
 
     @property
     def _admin_path(self) -> str:

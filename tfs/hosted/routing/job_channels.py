@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -36,16 +37,6 @@ _OPTIONS: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class _JobChannel:
-    """A channel; changed only under the lock of :class:`JobChannels`."""
-
-    channel: grpc.Channel
-    num_calls: int = 0
-    report: JobReport | None = None  # the last one
-    is_forgotten: bool = False
-
-
 class JobChannels:
     """One channel to each job, made when first used. Thread-safe.
 
@@ -56,12 +47,13 @@ class JobChannels:
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
-        # Guards the next two and what is in them; leaf.
+        # Guards the next three; leaf.
         self._lock = threading.Lock()
-        self._by_address: dict[str, _JobChannel] = {}
-        self._open: set[_JobChannel] = (
-            set()
-        )  # including forgotten ones that still have calls
+        self._channels: dict[str, grpc.Channel] = {}
+        self._reports: dict[str, JobReport] = {}  # the last ones
+        # Those that were forgotten and still have calls, too. A call holds its channel,
+        # which closes when nothing does any more.
+        self._open: weakref.WeakSet[grpc.Channel] = weakref.WeakSet()
 
     def send(
         self,
@@ -73,28 +65,17 @@ class JobChannels:
         on_done: Callable[[Outcome], None],
     ) -> Callable[[], None]:
         """Is a :data:`~tfs.hosted.routing.python_router.SendRequest`."""
-        job = self._begin_call(address)
-        try:
-            future: Any = job.channel.unary_unary(method, None, None).future(
-                message, timeout=timeout_s, metadata=tuple(metadata) or None
-            )
-        except BaseException:
-            self._end_call(job)
-            raise
-
-        def done(ended: Any) -> None:
-            self._end_call(job)
-            on_done(_outcome(ended))
-
-        future.add_done_callback(done)
+        channel = self._channel(address)
+        future: Any = channel.unary_unary(method, None, None).future(
+            message, timeout=timeout_s, metadata=tuple(metadata) or None
+        )
+        future.add_done_callback(partial(_tell, channel, on_done))
         return lambda: future.cancel() and None
 
     def list_models(self, address: str) -> JobReport:
         """Asks a job for its models; see :class:`~tfs.hosted.servers.JobClient`."""
-        with self._lock:
-            job = self._by_address.get(address)
-            known = job.report if job else None
-        report = known or JobReport(revision=1)  # 1: all, in parts
+        channel = self._channel(address)
+        report = self._reports.get(address) or JobReport(revision=1)  # 1: all, in parts
         is_part = True
         while is_part:
             request = pb.ListModelsRequest(since=report.revision)
@@ -103,8 +84,8 @@ class JobChannels:
             is_part = reply.revision < reply.newest
             # Each part counts, also where the next is not answered in time.
             with self._lock:
-                if job := self._by_address.get(address):
-                    job.report = report
+                if self._channels.get(address) is channel:
+                    self._reports[address] = report
         return report
 
     def aspire(self, address: str, request: pb.AspireRequest) -> None:
@@ -135,20 +116,17 @@ class JobChannels:
     def forget(self, address: str) -> None:
         """Closes the channel to a job, if it is open, once its calls have ended."""
         with self._lock:
-            job = self._by_address.pop(address, None)
-            if job is not None:
-                job.is_forgotten = True
-        if job is not None:
-            self._close_if_idle(job)
+            self._channels.pop(address, None)
+            self._reports.pop(address, None)
 
     def close(self) -> None:
         """Closes all channels, which ends the calls under way; idempotent."""
         with self._lock:
             left = list(self._open)
             self._open.clear()
-            self._by_address.clear()
-        for job in left:
-            job.channel.close()
+            self._channels.clear()
+        for channel in left:
+            channel.close()
 
     def _ask(
         self,
@@ -158,53 +136,36 @@ class JobChannels:
         timeout_s: float = _ADMIN_TIMEOUT_S,
     ) -> R:
         method = type(request).__name__.removesuffix("Request")
-        job = self._begin_call(address)
+        path = f"/tfs.v1.AdminService/{method}"
+        channel = self._channel(address)
+        call: Any = channel.unary_unary(path, None, None)
         try:
-            call: Any = job.channel.unary_unary(
-                f"/tfs.v1.AdminService/{method}", None, None
-            )
-            return reply.FromString(
-                call(request.SerializeToString(), timeout=timeout_s)
-            )
+            answer = call(request.SerializeToString(), timeout=timeout_s)
         except grpc.RpcError as error:
             raise read_error(error, address) from error
-        finally:
-            self._end_call(job)
+        return reply.FromString(answer)
 
-    def _begin_call(self, address: str) -> _JobChannel:
-        """Returns the channel for one more call, which ``_end_call`` ends."""
+    def _channel(self, address: str) -> grpc.Channel:
         with self._lock:
-            job = self._by_address.get(address)
-            if job is None:
-                job = self._by_address[address] = _JobChannel(
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = (
                     grpc.insecure_channel(address, _OPTIONS)
                     if self._credentials is None
                     else grpc.secure_channel(address, self._credentials, _OPTIONS)
                 )
-                self._open.add(job)
-            job.num_calls += 1
-            return job
-
-    def _end_call(self, job: _JobChannel) -> None:
-        with self._lock:
-            job.num_calls -= 1
-        self._close_if_idle(job)
-
-    def _close_if_idle(self, job: _JobChannel) -> None:
-        with self._lock:
-            is_last = job.is_forgotten and not job.num_calls and job in self._open
-            if is_last:
-                self._open.remove(job)
-        if is_last:
-            job.channel.close()
+                self._open.add(channel)
+            return channel
 
 
-def _outcome(ended: Any) -> Outcome:
-    """Returns the outcome of a call, whose future is done."""
+def _tell(
+    channel: grpc.Channel, on_done: Callable[[Outcome], None], ended: Any
+) -> None:
+    """Tells how a call ended; its channel was open until now."""
     try:
-        answer: bytes = ended.result()
-        return answer
+        outcome: Outcome = ended.result()
     except grpc.FutureCancelledError:
-        return BY_CODE[Code.CANCELLED]("given up")
+        outcome = BY_CODE[Code.CANCELLED]("given up")
     except grpc.RpcError as error:
-        return read_error(error)
+        outcome = read_error(error)
+    on_done(outcome)

@@ -1,6 +1,7 @@
 -- Puts the name of a request's model into the header x-model, by which routes are found. A
 -- caller that sends the header itself is taken at its word, and its body is not waited for.
 
+local ANSWERED = {PATHS}
 local MULTI_INFERENCE = "/tensorflow.serving.PredictionService/MultiInference"
 
 -- Returns a varint and the index behind it, in a string of bytes.
@@ -38,34 +39,27 @@ local function field(body, start, stop, wanted)
   return first, last
 end
 
-local function refuse(handle, why)
-  handle:respond({
-    [":status"] = "200",
-    ["content-type"] = "application/grpc",
-    ["grpc-status"] = "3",
-    ["grpc-message"] = why,
-  })
-end
-
 function envoy_on_request(handle)
+  local path = handle:headers():get(":path")
+  if not ANSWERED[path] then
+    return handle:respond({
+      [":status"] = "200",
+      ["content-type"] = "application/grpc",
+      ["grpc-status"] = "12",
+      ["grpc-message"] = "a fleet's router does not answer this method",
+    })
+  end
   if handle:headers():get("x-model") then return end
   local body = handle:body()
-  if body == nil or body:length() < 5 then
-    return refuse(handle, "Missing ModelSpec: the request names no model")
-  end
-  if body:getBytes(0, 1):byte() ~= 0 then
-    return refuse(handle, "a compressed request has to name its model in the header x-model")
-  end
+  -- What names no model, and what is compressed, is for the router beside Envoy.
+  if body == nil or body:length() < 5 or body:getBytes(0, 1):byte() ~= 0 then return end
   local start, stop = 5, body:length()
   local levels = {1, 1}  -- model_spec, name
-  local path = handle:headers():get(":path")
   if path == MULTI_INFERENCE then levels = {1, 1, 1} end
   if path:find("/inference.", 1, true) == 1 then levels = {1} end  -- Open Inference Protocol
   for _, number in ipairs(levels) do
     start, stop = field(body, start, stop, number)
-    if start == nil or start == stop then
-      return refuse(handle, "Missing ModelSpec: the request names no model")
-    end
+    if start == nil then return end
   end
   handle:headers():add("x-model", body:getBytes(start, stop - start))
 end

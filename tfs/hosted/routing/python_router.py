@@ -5,17 +5,15 @@ under way. If a job could not take a request, because it cannot be reached, drai
 gave up the model a moment ago, the request goes to the next one. A failure of the model
 itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.routing.hedging`): the
 first answer wins, and the other request is given up. So a prediction may run twice,
-which has no visible effect. A request for a model that nothing is known to answer for waits
-for seconds while the router looks again: a model is there for who was told that it is.
-One for a model of Temp that may have no server has it given one, and waits for that for a
-minute; it is sent again each second while servers for it cannot be reached, and for three
-seconds while they do not know the model: routes lag behind servers that give it up.
+which has no visible effect. A request that nobody is left to ask waits for other routes,
+and asks all again each second: for a model that the router does not know yet or that has no
+server, for seconds; for one of Temp that may have none, and is given one now, for a minute,
+but for seconds if its servers do not know it: routes lag behind those that give it up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -42,17 +40,10 @@ _ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND, Code.CANCELLED}
 has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
+_AGAIN_S: Final = 1.0
 _UNKNOWN_S: Final = 1.0
 _KNOWN_S: Final = 3.0  # for what the fleet knows: a busy machine is slow to tell
 _WAKING_S: Final = 60.0  # of the deadline, at most
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """A request as it was sent to one job."""
-
-    address: str
-    give_up: Callable[[], None] = field(default=lambda: None)
 
 
 class PythonRouter:
@@ -81,14 +72,13 @@ class PythonRouter:
     ) -> None:
         self.listeners = listeners
         self._loop = loop
-        self._now = loop.clock.now
         self._send = send
         self._options = options or HedgeOptions()
         self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
         self._missed = missed
-        # Calls for models that nothing is known to answer for, oldest first.
-        self._waiting: dict[Call, tuple[str, Timer]] = {}
+        # Those that nobody is left to ask for, oldest first.
+        self._waiting: dict[_Request, None] = {}
         self.hedging: dict[str, Hedging] = {}
 
     def methods(self) -> Sequence[RpcMethod]:
@@ -104,10 +94,8 @@ class PythonRouter:
         self._routes = routes
         for name in [each for each in self.hedging if each not in routes]:
             del self.hedging[name]
-        for call, (name, _) in list(self._waiting.items()):
-            if routes.get(name):
-                self._forget(call)
-                self._begin(call, name)
+        for request in [each for each in self._waiting if routes.get(each.name)]:
+            request.ask_all()
 
     def handle(self, call: Call) -> None:
         """Answers a call, now or later; see :class:`tfs.core.call.RpcMethod`."""
@@ -116,58 +104,9 @@ class PythonRouter:
         except ServingError as error:
             call.fail(error)
             return
-        if self._routes.get(name):
-            self._begin(call, name)
-            return
-        self._wait(call, name)
-
-    def retry(self, call: Call, name: str, begun_s: float, code: Code) -> bool:
-        """Asks again in a while, for a model that may have just lost its last server."""
-        limit_s = _WAKING_S if code is Code.UNAVAILABLE else _KNOWN_S
-        if self._now() - begun_s > limit_s or not self._missed(name):
-            return False
-
-        def again() -> None:
-            if self._routes.get(name):
-                self._begin(call, name, begun_s)
-            else:
-                self._wait(call, name)
-
-        timer = self._loop.call_at(self._now() + _UNKNOWN_S, again)
-        call.on_cancel(timer.cancel)
-        return True
-
-    def _wait(self, call: Call, name: str) -> None:
-        """Holds a call back until something answers for its model."""
-        wait_s = _KNOWN_S if name in self._routes else _UNKNOWN_S
-        if self._missed(name):
-            wait_s = _WAKING_S
-        timer = self._loop.call_at(
-            self._now() + wait_s, partial(self._give_up, call, name)
-        )
-        self._waiting[call] = (name, timer)
-        call.on_cancel(lambda: self._forget(call))
-
-    def _begin(self, call: Call, name: str, begun_s: float | None = None) -> None:
-        hedging = self.hedging.get(name)
-        if hedging is None:
-            hedging = self.hedging[name] = Hedging(self._options)
-        _Request(self, call, name, hedging, begun_s).start()
-
-    def _give_up(self, call: Call, name: str) -> None:
-        if call not in self._waiting:
-            return
-        del self._waiting[call]
-        if name in self._routes:
-            said = f"model {name} is available on no server yet"
-            call.fail(Unavailable(said, retry_after_s=1.0))
-        else:
-            call.fail(NotFound(f"no model {name} is served by this fleet"))
-
-    def _forget(self, call: Call) -> None:
-        known = self._waiting.pop(call, None)
-        if known is not None:
-            known[1].cancel()
+        request = _Request(self, call, name)
+        call.on_cancel(request.end)
+        request.ask_all()
 
     # -- for requests -------------------------------------------------------------
 
@@ -177,25 +116,25 @@ class PythonRouter:
         return min(left, key=lambda each: self._in_flight.get(each, 0), default=None)
 
     def send(
-        self, attempt: _Attempt, call: Call, on_done: Callable[[Outcome], None]
-    ) -> None:
-        """Sends a call's request to a job; ``on_done`` runs on the loop, once."""
-        address = attempt.address
+        self, address: str, call: Call, on_done: Callable[[Outcome], None]
+    ) -> Callable[[], None]:
+        """Sends a call's request to a job; ``on_done`` runs on the loop, once.
+
+        Returns what gives the request up.
+        """
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
 
         def done(outcome: Outcome) -> None:
-            left = self._in_flight[address] - 1
-            if left:
-                self._in_flight[address] = left
-            else:
+            self._in_flight[address] -= 1
+            if not self._in_flight[address]:
                 del self._in_flight[address]
             on_done(outcome)
 
         deadline_s = call.deadline_s
         timeout_s = None
         if deadline_s is not None:
-            timeout_s = max(deadline_s - self._now(), _LEAST_TIMEOUT_S)
-        attempt.give_up = self._send(
+            timeout_s = max(deadline_s - self.now(), _LEAST_TIMEOUT_S)
+        return self._send(
             address,
             call.method,
             bytes(call.message),
@@ -204,100 +143,145 @@ class PythonRouter:
             lambda outcome: self._loop.post(partial(done, outcome)),
         )
 
+    def outlook(
+        self, name: str, said: ServingError | None
+    ) -> tuple[float, ServingError]:
+        """Returns for how long nobody left to ask is waited out, and what is said then.
+
+        Args:
+            name: The model.
+            said: What the last server said that was asked.
+
+        """
+        may_have_none = self._missed(name)
+        if self._routes.get(name) and said is not None:
+            is_away = said.code is Code.UNAVAILABLE
+            wait_s = _WAKING_S if is_away else _KNOWN_S
+            return wait_s if may_have_none else 0.0, said
+        wait_s = _KNOWN_S if name in self._routes else _UNKNOWN_S
+        error: ServingError = NotFound(f"no model {name} is served by this fleet")
+        if name in self._routes:
+            why = f"model {name} is available on no server yet"
+            error = Unavailable(why, retry_after_s=1.0)
+        return _WAKING_S if may_have_none else wait_s, error
+
+    def set_waiting(self, request: _Request, *, is_waiting: bool) -> None:
+        """Has a request told of other routes, or not any more."""
+        if is_waiting:
+            self._waiting[request] = None
+        else:
+            self._waiting.pop(request, None)
+
+    def hedging_of(self, name: str) -> Hedging:
+        """Returns the hedging of a model that has routes."""
+        return self.hedging.setdefault(name, Hedging(self._options))
+
     def call_at(self, when_s: float, fn: Callable[[], None]) -> Timer:
         """Runs ``fn`` at a time."""
         return self._loop.call_at(when_s, fn)
 
     def now(self) -> float:
         """Returns the time."""
-        return self._now()
+        return self._loop.clock.now()
 
 
 class _Request:
     """One call on its way through jobs. Confined to the loop."""
 
-    def __init__(
-        self,
-        router: PythonRouter,
-        call: Call,
-        name: str,
-        hedging: Hedging,
-        begun_s: float | None,
-    ) -> None:
+    def __init__(self, router: PythonRouter, call: Call, name: str) -> None:
+        self.name = name
         self._router = router
         self._call = call
-        self._name = name
-        self._hedging = hedging
-        self._started_s = router.now()
-        self._begun_s = self._started_s if begun_s is None else begun_s
+        self._begun_s = self._asked_s = router.now()
+        self._hedging: Hedging | None = None  # once it was sent
         self._tried: set[str] = set()
-        self._running: list[_Attempt] = []
+        # What gives up the requests under way.
+        self._running: dict[str, Callable[[], None]] = {}
         self._timer: Timer | None = None
         self._is_ended = False
 
-    def start(self) -> None:
-        """Sends the request; the call is answered when the request is."""
-        self._hedging.note_request()
-        self._call.on_cancel(self._end)
+    def ask_all(self) -> None:
+        """Sends the request to a job, and to the next ones if it has to."""
         if self._is_ended:
             return
-        self._try_next()
+        self._router.set_waiting(self, is_waiting=False)
+        self._asked_s = self._router.now()
+        self._tried.clear()
+        if not self._ask_next():
+            self._wait(None)
+            return
+        if self._hedging is None:
+            self._hedging = self._router.hedging_of(self.name)
+            self._hedging.note_request()
         delay_s = self._hedging.delay_s
         if delay_s is not None and not self._is_ended:
-            self._timer = self._router.call_at(self._started_s + delay_s, self._late)
+            self._set_timer(self._asked_s + delay_s, self._late)
 
-    def _try_next(self) -> bool:
+    def end(self) -> None:
+        """Gives up requests under way: the call is answered, or its client has gone."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._router.set_waiting(self, is_waiting=False)
+        if self._timer is not None:
+            self._timer.cancel()
+        for give_up in self._running.values():
+            give_up()
+
+    def _ask_next(self) -> bool:
         """Sends the request to a job that has not had it; False if none is left."""
-        address = self._router.idlest(self._name, self._tried)
+        address = self._router.idlest(self.name, self._tried)
         if address is None:
             return False
         self._tried.add(address)
-        attempt = _Attempt(address)
-        self._running.append(attempt)
-        self._router.send(attempt, self._call, partial(self._done, attempt))
+        done = partial(self._done, address)
+        self._running[address] = self._router.send(address, self._call, done)
         return True
 
     def _late(self) -> None:
-        if self._is_ended or not self._router.idlest(self._name, self._tried):
+        if self._is_ended or not self._router.idlest(self.name, self._tried):
             return
-        if self._hedging.take():
-            self._try_next()
+        if self._hedging is not None and self._hedging.take():
+            self._ask_next()
             return
         # Others were late at the same time, and used the budget up. Where a job hangs,
         # this one must not wait until its deadline: it asks again, the later the more
         # rarely.
         now_s = self._router.now()
-        late_s = max(now_s - self._started_s, _LEAST_TIMEOUT_S)
-        self._timer = self._router.call_at(now_s + late_s, self._late)
+        late_s = max(now_s - self._asked_s, _LEAST_TIMEOUT_S)
+        self._set_timer(now_s + late_s, self._late)
 
-    def _done(self, attempt: _Attempt, outcome: Outcome) -> None:
-        self._running.remove(attempt)
+    def _done(self, address: str, outcome: Outcome) -> None:
+        del self._running[address]
         if self._is_ended:
             return
         if isinstance(outcome, ServingError):
-            if outcome.code in _ELSEWHERE:
-                if self._running:
-                    return  # the other request will answer
-                if self._try_next():
-                    return
-                if self._router.retry(
-                    self._call, self._name, self._begun_s, outcome.code
-                ):
-                    self._end()
-                    return
-            self._end()
-            self._call.fail(outcome)
+            if outcome.code not in _ELSEWHERE:
+                self._fail(outcome)
+            elif not self._running and not self._ask_next():
+                self._wait(outcome)
             return
-        self._hedging.note_latency(self._router.now() - self._started_s)
-        self._end()
+        if self._hedging is not None:
+            self._hedging.note_latency(self._router.now() - self._asked_s)
+        self.end()
         self._call.reply(outcome)
 
-    def _end(self) -> None:
-        """Gives up requests under way: the call is answered, or its client has gone."""
-        if self._is_ended:
+    def _wait(self, said: ServingError | None) -> None:
+        """Asks all again in a while, or when there are other routes; or gives up."""
+        wait_s, error = self._router.outlook(self.name, said)
+        left_s = self._begun_s + wait_s - self._router.now()
+        if left_s <= 0:
+            self._fail(error)
             return
-        self._is_ended = True
+        self._router.set_waiting(self, is_waiting=True)
+        until_s = self._router.now() + min(left_s, _AGAIN_S)
+        self._set_timer(until_s, self.ask_all)
+
+    def _fail(self, error: ServingError) -> None:
+        self.end()
+        self._call.fail(error)
+
+    def _set_timer(self, when_s: float, fn: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for attempt in self._running:
-            attempt.give_up()
+        self._timer = self._router.call_at(when_s, fn)
