@@ -319,7 +319,7 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 100, "a/b"])
 def test_a_job_whose_name_makes_no_path_says_so(local: Runtime, name: str) -> None:
-    """The others run."""
+    """Its status has the reason, and the other jobs run."""
     local.made.keep([replace(SPEC, name=name), SPEC])
     local.until(lambda: local.is_running(2))
     assert "shorter name" in local.made.seen[name][0].problem
