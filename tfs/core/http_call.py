@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tfs.core.call import BurstCall
-from tfs.core.errors import Code, Unimplemented
+from tfs.core.errors import Code, InvalidArgument
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -70,12 +70,20 @@ class HttpReply:
     headers: Sequence[tuple[str, str]] = field(default=())
 
 
-class VerbNotTaken(Unimplemented):
-    """A path takes other verbs; ``fail`` answers 405, with these in ``Allow``."""
+class HttpError(InvalidArgument):
+    """An error that HTTP has a status for, and maybe headers."""
 
-    def __init__(self, path: str, verb: str, taken: str) -> None:
-        super().__init__(f"{path} takes {taken}, no {verb}")
-        self.taken = taken
+    def __init__(
+        self, status: int, message: str, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+def verb_not_taken(path: str, verb: str, taken: str) -> HttpError:
+    """Returns the error for a verb where others are taken."""
+    return HttpError(405, f"{path} takes {taken}, no {verb}", [("Allow", taken)])
 
 
 class HttpCall(BurstCall, Protocol):

@@ -16,7 +16,7 @@ import pytest
 from tests.certificates import Certificates
 from tests.frontends.http1.rig import RawClient, Rig, echo
 from tfs.core.errors import Unavailable
-from tfs.core.http_call import HttpCall, HttpReply, VerbNotTaken
+from tfs.core.http_call import HttpCall, HttpReply, verb_not_taken
 from tfs.testing.patience import PATIENCE_S
 
 ONE = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
@@ -574,7 +574,7 @@ def test_a_verb_that_is_not_taken_is_answered_with_those_that_are() -> None:
     """405, and the header that every such answer must have (RFC 9110, 15.5.6)."""
 
     def refuse(call: HttpCall) -> None:
-        call.fail(VerbNotTaken(call.path, call.verb, "GET, HEAD"))
+        call.fail(verb_not_taken(call.path, call.verb, "GET, HEAD"))
 
     with Rig(refuse) as rig, rig.client() as client:
         client.send(ONE)

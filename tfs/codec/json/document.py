@@ -22,7 +22,14 @@ Value: TypeAlias = Any
 
 SIGNATURE_NAME: Final = "signature_name"
 _MAX_SHOWN: Final = 256
-_TYPE_NAMES: Final[dict[type, str]] = {str: "String", list: "Array", dict: "Object"}
+_TYPE_NAMES: Final[dict[type, str]] = {
+    type(None): "Null",
+    int: "Number",
+    float: "Number",
+    str: "String",
+    list: "Array",
+    dict: "Object",
+}
 
 
 def parse_object(body: Buffer) -> dict[str, Value]:
@@ -118,12 +125,8 @@ def shown(value: Value) -> str:
 
 def type_name(value: Value) -> str:
     """Returns the name of a value's type, in TensorFlow Serving's words."""
-    if value is None:
-        return "Null"
-    if isinstance(value, bool):
+    if type(value) is bool:
         return "True" if value else "False"
-    if isinstance(value, int | float):
-        return "Number"
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 

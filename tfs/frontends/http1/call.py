@@ -14,7 +14,7 @@ import orjson
 
 from tfs.core.call import Metadata, Peer
 from tfs.core.errors import DeadlineExceeded, Internal, ServingError
-from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpReply, VerbNotTaken
+from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpError, HttpReply
 from tfs.core.loop.serving_loop import Timer
 from tfs.core.servable import CancelToken
 from tfs.core.tensor_view import Buffer
@@ -35,11 +35,7 @@ class CallOwner(Protocol):
     peer: Peer
     loop_ident: int
     compress_bytes: int
-
-    @property
-    def post(self) -> Callable[[Callable[[], None]], None]:
-        """Runs a function on the loop."""
-        ...
+    post: Callable[[Callable[[], None]], None]
 
     def take_room(
         self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool
@@ -257,9 +253,8 @@ class HttpRequestCall:
 def failure(error: ServingError) -> HttpReply:
     """Returns the answer that tells an error."""
     status, headers = HTTP_STATUS[error.code], []
-    if isinstance(error, VerbNotTaken):
-        status = 405
-        headers.append(("Allow", error.taken))
+    if isinstance(error, HttpError):
+        status, headers = error.status, [*error.headers]
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, round(retry_after_s)))))

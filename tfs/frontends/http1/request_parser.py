@@ -12,21 +12,13 @@ from typing import Final
 
 import httptools
 
-from tfs.core.http_call import accepted
+from tfs.core.http_call import HttpError, accepted
 from tfs.frontends.inflation import Encoding
 
 _CHUNK_OVERHEAD: Final = 8  # bytes of chunk heads for each byte of content
 _LEAST_OVERHEAD: Final = 16 << 10
 _CHUNKED: Final = "chunked"
 _ONCE: Final = ("host", "transfer-encoding")  # llhttp sees to content-length
-
-
-class BadRequestError(Exception):
-    """The connection cannot go on; ``status`` and the text say why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 class RequestHead:
@@ -45,19 +37,6 @@ class RequestHead:
         minor: HTTP/1.0 or 1.1.
 
     """
-
-    __slots__ = (
-        "accepts_gzip",
-        "encoding",
-        "headers",
-        "is_plain",
-        "keeps_alive",
-        "length",
-        "minor",
-        "path",
-        "query",
-        "verb",
-    )
 
     def __init__(
         self,
@@ -103,8 +82,8 @@ class RequestParser:
     """Reads requests of one connection, in order. Loop-confined.
 
     Args:
-        on_head: Takes the head of the next request; raises BadRequestError to refuse it.
-        on_body: Takes more of its body; raises BadRequestError to refuse it.
+        on_head: Takes the head of the next request; raises HttpError to refuse it.
+        on_body: Takes more of its body; raises HttpError to refuse it.
         on_complete: Is told that the request is whole.
         max_head_bytes: Longest head.
 
@@ -140,7 +119,7 @@ class RequestParser:
         """Takes bytes of the client.
 
         Raises:
-            BadRequestError: They are no request, or one that is refused.
+            HttpError: They are no request, or one that is refused.
 
         """
         self._fed_bytes += len(data)
@@ -156,16 +135,16 @@ class RequestParser:
             self.feed(head + data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if isinstance(cause, BadRequestError):
+            if isinstance(cause, HttpError):
                 raise cause from None
             raise
         except httptools.HttpParserError as error:
-            raise BadRequestError(400, f"Malformed request: {error}") from None
+            raise HttpError(400, f"Malformed request: {error}") from None
         if self.is_in_head:
             self._check_head(self._fed_bytes)
         allowed = _CHUNK_OVERHEAD * self._body_bytes + _LEAST_OVERHEAD
         if self.is_in_body and self._fed_bytes - self._body_bytes > allowed:
-            raise BadRequestError(400, "chunks of next to nothing; send larger ones")
+            raise HttpError(400, "chunks of next to nothing; send larger ones")
 
     # -- of httptools ----------------------------------------------------------------
 
@@ -187,7 +166,7 @@ class RequestParser:
             return  # a trailer
         key = name.decode("latin-1").lower()
         if key in _ONCE and key in self._headers:
-            raise BadRequestError(400, f"Malformed request: two headers {key}")
+            raise HttpError(400, f"Malformed request: two headers {key}")
         # llhttp leaves the blanks that may be behind it.
         self._headers[key] = value.rstrip(b" \t").decode("latin-1")
         if key != "upgrade":
@@ -199,9 +178,9 @@ class RequestParser:
         self._fed_bytes = self._body_bytes = 0
         parser = self._parser
         if parser.get_method() == b"CONNECT":
-            raise BadRequestError(400, "this is no proxy")
+            raise HttpError(400, "this is no proxy")
         if self._headers.get("transfer-encoding", _CHUNKED).lower() != _CHUNKED:
-            raise BadRequestError(501, "bodies come in chunks, or with their length")
+            raise HttpError(501, "bodies come in chunks, or with their length")
         if not parser.should_upgrade():
             self._take_head(
                 RequestHead(
@@ -224,7 +203,7 @@ class RequestParser:
 
     def _check_head(self, num_bytes: int) -> None:
         if num_bytes > self._max_head_bytes:
-            raise BadRequestError(
+            raise HttpError(
                 431,
                 f"the head of a request is longer than {self._max_head_bytes} bytes",
             )

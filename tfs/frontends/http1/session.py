@@ -17,17 +17,13 @@ from typing import Final
 import numpy as np
 
 from tfs.core.call import Peer
-from tfs.core.errors import Cancelled, Code, InvalidArgument, ServingError
-from tfs.core.http_call import HttpReply
+from tfs.core.errors import Cancelled, Code, ServingError
+from tfs.core.http_call import HttpError
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import LONG_BYTES, Account, Progress, Ticket, used_up
-from tfs.frontends.http1.call import HttpRequestCall, failure
-from tfs.frontends.http1.request_parser import (
-    BadRequestError,
-    RequestHead,
-    RequestParser,
-)
+from tfs.frontends.http1.call import HttpRequestCall
+from tfs.frontends.http1.request_parser import RequestHead, RequestParser
 from tfs.frontends.http1.shared_state import HttpShared
 from tfs.frontends.inflation import Encoding, inflate
 from tfs.frontends.wire import Wire
@@ -153,7 +149,7 @@ class HttpSession:
             data = self._take_known(data)
             if data:
                 self._parser.feed(data)
-        except BadRequestError as error:
+        except HttpError as error:
             self._refuse(error)
         if (
             self._is_last
@@ -198,13 +194,13 @@ class HttpSession:
         """Takes note that the client sends no more."""
         self._has_ended = True
         if self._incoming is not None:
-            self._refuse(BadRequestError(400, "the body is shorter than its length"))
+            self._refuse(HttpError(400, "the body is shorter than its length"))
         elif self._parser.is_inside:
-            self._refuse(BadRequestError(400, "the request ends in its head"))
+            self._refuse(HttpError(400, "the request ends in its head"))
         else:
             self.close()  # whoever hangs up waits for nothing, as with nginx
 
-    def _refuse(self, error: BadRequestError) -> None:
+    def _refuse(self, error: HttpError) -> None:
         """Answers what is no request, behind all that came before, and hangs up."""
         if self._is_last:
             return  # nothing is read behind the last request
@@ -215,8 +211,7 @@ class HttpSession:
             call = self._open(head, _CALL_BYTES)
         call.keeps_alive = False
         self._take_body()
-        reply = failure(InvalidArgument(str(error)))
-        call.respond(HttpReply(reply.body, error.status))
+        call.fail(error)
 
     def _begin(self, head: RequestHead) -> HttpRequestCall:
         """Begins a request, if there is room for it."""
@@ -227,7 +222,7 @@ class HttpSession:
         call = self._open(head, kept_bytes)
         if not has_room:
             self._incoming = call
-            raise BadRequestError(429, used_up().message)
+            raise HttpError(429, used_up().message)
         return call
 
     def _open(self, head: RequestHead, kept_bytes: int) -> HttpRequestCall:
@@ -251,16 +246,16 @@ class HttpSession:
     def on_head(self, head: RequestHead) -> None:
         """Begins a request whose body may follow."""
         if self._is_last:
-            raise BadRequestError(400, "it is behind the last request")
+            raise HttpError(400, "it is behind the last request")
         raw, self._raw_head = self._raw_head, b""
         if raw:
             self._shared.keep_head(raw, head)
         call = self._incoming = self._begin(head)
         length = head.length
         if length is not None and length > self._shared.options.max_body_bytes:
-            raise BadRequestError(413, self._too_long())
+            raise HttpError(413, self._too_long())
         if head.encoding is None:
-            raise BadRequestError(
+            raise HttpError(
                 415, "this content-encoding is not offered; send gzip, deflate or none"
             )
         if length is not None and length >= LONG_BYTES:
@@ -280,7 +275,7 @@ class HttpSession:
             body[begin : self._num_filled] = data
             return
         if len(body) + len(data) > self._shared.options.max_body_bytes:
-            raise BadRequestError(413, self._too_long())
+            raise HttpError(413, self._too_long())
         body += data
         if call.head.length is not None:
             return  # counted from its head on
@@ -293,7 +288,7 @@ class HttpSession:
         elif len(body) > call.ticket.num_bytes:
             self._keep(call, len(data))
             if not self._budget.has_room(0):
-                raise BadRequestError(429, used_up().message)
+                raise HttpError(429, used_up().message)
 
     def on_complete(self) -> None:
         """Takes note that the request is whole."""
@@ -337,7 +332,7 @@ class HttpSession:
     def _admit(self, call: HttpRequestCall, num_bytes: int) -> None:
         """Admits a long body, of which no more is read until then."""
         if num_bytes > self._budget.largest_bytes:
-            raise BadRequestError(429, used_up().message)
+            raise HttpError(429, used_up().message)
         if self._ask(call, num_bytes, partial(self._on_admitted, call)):
             self._give_memory(call)
 
@@ -389,8 +384,7 @@ class HttpSession:
             if isinstance(outcome, ServingError):
                 call.keeps_alive = False
                 too_long = outcome.code is Code.RESOURCE_EXHAUSTED
-                reply = failure(outcome)
-                call.respond(HttpReply(reply.body, 413 if too_long else 400))
+                call.fail(HttpError(413 if too_long else 400, outcome.message))
                 return
             call.message = outcome
             shared.start(call)
@@ -499,7 +493,7 @@ class HttpSession:
         limit_s = options.no_progress_timeout_s
         queued = self._queued
         if queued is not None and now_s - queued.since_s > limit_s:
-            self._refuse(BadRequestError(429, used_up().message))
+            self._refuse(HttpError(429, used_up().message))
         elif wire.unsent_bytes:
             if self._is_stuck(-1, wire.sent_bytes, now_s):
                 self.close()
@@ -507,7 +501,7 @@ class HttpSession:
             queued is not None or self._is_last
         ):
             if self._is_stuck(self._num_requests, self._num_received, now_s):
-                self._refuse(BadRequestError(408, "the request came too slowly"))
+                self._refuse(HttpError(408, "the request came too slowly"))
         else:
             self._waits_for = 0
             if self._calls:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument, NotFound
-from tfs.core.http_call import VerbNotTaken
+from tfs.core.http_call import verb_not_taken
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Routes(Generic[T]):
 
         Raises:
             NotFound: Nothing is.
-            VerbNotTaken: It takes another verb.
+            HttpError: It takes another verb.
 
         """
         others: list[str] = []
@@ -97,5 +97,5 @@ class Routes(Generic[T]):
                 return what, {key: unquote(e) for key, e in found.groupdict().items()}
             others += ["GET", "HEAD"] if own_verb == "GET" else [own_verb]
         if others:
-            raise VerbNotTaken(path, verb, ", ".join(dict.fromkeys(others)))
+            raise verb_not_taken(path, verb, ", ".join(dict.fromkeys(others)))
         raise NotFound(f"there is nothing at {path}; there are {self._known}")

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from tfs.core.errors import Internal, NotFound, ServingError, Unavailable
-from tfs.core.http_call import TEXT, HttpCall, HttpHandler, HttpReply, VerbNotTaken
+from tfs.core.http_call import TEXT, HttpCall, HttpHandler, HttpReply, verb_not_taken
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class HttpRoot:
         if path not in (ALIVE, READY, *self._pages):
             self._others(call)
         elif call.verb not in ("GET", "HEAD"):
-            call.fail(VerbNotTaken(path, call.verb, "GET, HEAD"))
+            call.fail(verb_not_taken(path, call.verb, "GET, HEAD"))
         elif path == ALIVE:
             call.respond(HttpReply((b"alive\n",), content_type=TEXT))
         elif path == READY:
