@@ -15,7 +15,7 @@ import pytest
 
 from tests.tensors import floats, integers, strings
 from tfs.codec.json.predict_body import MAX_ITEMS, Layout, PredictBody
-from tfs.codec.json.tensor_reader import Content, read_tensor
+from tfs.codec.json.tensor_reader import read_tensor
 from tfs.core.dtype import (
     BFLOAT16,
     BOOL,
@@ -167,10 +167,10 @@ def test_a_row_at_fault_is_found_in_few_reads(monkeypatch: pytest.MonkeyPatch) -
     """One for each row took twenty times as long as reading them, on the loop."""
     num_reads = 0
 
-    def counted(value: Any, dtype: DType, content: Content) -> TensorView:
+    def counted(value: Any, dtype: DType, *, has_bools: bool) -> TensorView:
         nonlocal num_reads
         num_reads += 1
-        return read_tensor(value, dtype, content)
+        return read_tensor(value, dtype, has_bools=has_bools)
 
     monkeypatch.setattr("tfs.codec.json.predict_body.read_tensor", counted)
     with pytest.raises(InvalidArgument, match="element: 5000 of"):

@@ -6,7 +6,7 @@ values: integers, decimals, strings. TensorFlow Serving: util/json_tensor.cc.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -99,12 +99,15 @@ def _add(feature: feature_pb2.Feature, name: str, value: Value) -> None:
 
 
 def write_classify_reply(response: bytes) -> bytes:
-    """Returns the body for a serialized ``ClassificationResponse``."""
+    """Returns the body for a serialized ``ClassificationResponse``.
+
+    A score came as a float32 and is written with its own digits.
+    """
     message = classification_pb2.ClassificationResponse.FromString(response)
     return dump(
         {
             RESULTS: [
-                [[each.label, _shortest(each.score)] for each in row.classes]
+                [[each.label, np.float32(each.score)] for each in row.classes]
                 for row in message.result.classifications
             ]
         }
@@ -114,9 +117,6 @@ def write_classify_reply(response: bytes) -> bytes:
 def write_regress_reply(response: bytes) -> bytes:
     """Returns the body for a serialized ``RegressionResponse``."""
     message = regression_pb2.RegressionResponse.FromString(response)
-    return dump({RESULTS: [_shortest(row.value) for row in message.result.regressions]})
-
-
-def _shortest(value: float) -> Any:
-    """Returns a float32 that came in a message, to be written with its own digits."""
-    return np.float32(value)
+    return dump(
+        {RESULTS: [np.float32(row.value) for row in message.result.regressions]}
+    )

@@ -19,7 +19,6 @@ import numpy as np
 
 from tfs.codec.json.document import Value, wrong_form
 from tfs.codec.json.predict_body import INPUTS, INSTANCES, Layout, PredictBody
-from tfs.codec.json.tensor_reader import Content
 from tfs.codec.json.tensor_writer import OUTPUTS, nested_strings
 from tfs.core.dtype import BFLOAT16, DTYPES, STRING, DType
 from tfs.core.errors import InvalidArgument, Unimplemented
@@ -47,7 +46,7 @@ def parse_msgpack(body: Buffer) -> PredictBody:
     for key in (INPUTS, INSTANCES):
         if key in document:
             document[key] = _unpacked(document[key])
-    return PredictBody.of(document, Content.ANYTHING)
+    return PredictBody.of(document, has_bools=True)
 
 
 def _unpacked(value: Value) -> Value:
@@ -130,7 +129,7 @@ def parse_npy(body: Buffer) -> PredictBody:
         array = array.reshape(shape, order="F" if is_fortran else "C")
         array = array.astype(numpys.newbyteorder("<"))
         view = TensorView(own, shape, array.tobytes("C"))
-    return PredictBody("", Layout.COLUMNS, view, Content.NUMBERS)
+    return PredictBody("", Layout.COLUMNS, view, has_bools=False)
 
 
 @lru_cache(256)  # clients repeat them, and numpy takes 30 us for one

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -26,10 +26,8 @@ from tfs.codec.json.document import (
     wrong_form,
 )
 from tfs.codec.json.tensor_reader import (
-    EXACT,
-    Content,
-    content_of,
     is_bytes,
+    may_have_bools,
     plain_array,
     read_tensor,
 )
@@ -40,6 +38,7 @@ from tfs.core.tensor_view import Buffer, TensorView
 
 INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
+_EXACT: Final = 2.0**53  # integers up to that are floats, too
 MAX_ITEMS: Final = 1024
 """Most rows that get results of their own: each takes the loop as long as a request."""
 
@@ -59,8 +58,8 @@ class PredictBody:
         signature_name: As sent; empty for the default one.
         layout: The layout of the request, and so of its reply.
         values: What stands under the layout's key.
-        content: What may stand in it, or the JSON that tells. To look at that takes
-            longer than the rest where it has images as strings.
+        has_bools: Whether true and false may stand in it, or the JSON that tells. To
+            look at that takes longer than the rest where it has images as strings.
         first_row: The number of the first row, for errors.
 
     """
@@ -68,7 +67,7 @@ class PredictBody:
     signature_name: str
     layout: Layout
     values: Value
-    content: Content | bytes
+    has_bools: bool | bytes
     first_row: int = 0
 
     @classmethod
@@ -83,7 +82,7 @@ class PredictBody:
         return cls.of(parse_object(whole), whole)
 
     @classmethod
-    def of(cls, document: dict[str, Value], content: Content | bytes) -> PredictBody:
+    def of(cls, document: dict[str, Value], has_bools: bool | bytes) -> PredictBody:
         """Returns the request that a document is.
 
         Raises:
@@ -106,7 +105,7 @@ class PredictBody:
         if has_instances and values == []:
             raise wrong_form(document, f"No values in '{INSTANCES}' array")
         layout = Layout.ROWS if has_instances else Layout.COLUMNS
-        return cls(signature_name, layout, values, content)
+        return cls(signature_name, layout, values, has_bools)
 
     def rows(self) -> list[PredictBody]:
         """Returns a request for each row.
@@ -124,11 +123,9 @@ class PredictBody:
                 f"results per item are for up to {MAX_ITEMS} rows; {len(self.values)} "
                 "came"
             )
-        content = self.content
-        if isinstance(content, bytes):
-            content = content_of(content)
+        has_bools = self._may_have_bools()
         return [
-            replace(self, values=[row], content=content, first_row=index)
+            replace(self, values=[row], has_bools=has_bools, first_row=index)
             for index, row in enumerate(self.values)
         ]
 
@@ -140,44 +137,52 @@ class PredictBody:
             Unimplemented: An input's dtype has no form in JSON.
 
         """
-        specs = signature.inputs
+        values, specs = self.values, signature.inputs
+        is_rows = self.layout is Layout.ROWS and type(values) is list
+        first = values[0] if is_rows else values
+        is_named = type(first) is dict and not is_bytes(first)
         if signature.defaults:
-            sent = self._names_sent()
+            sent = first if is_named else ()
             specs = {
                 name: spec
                 for name, spec in specs.items()
                 if name in sent or name not in signature.defaults
             }
-        content = self.content
-        if isinstance(content, bytes):
-            has_numbers = any(spec.dtype is not STRING for spec in specs.values())
-            content = content_of(content) if has_numbers else Content.ANYTHING
-        if self.layout is Layout.COLUMNS or type(self.values) is TensorView:
-            return self._columns(specs, content)
-        rows = self.values
-        is_named = type(rows[0]) is dict and not is_bytes(rows[0])
-        if is_named:
-            self._check_keys(specs)
-        elif len(specs) > 1:
+        if not is_named and len(specs) > 1:
+            got, wanted = "inputs is a plain value/list", "an object"
+            if is_rows:
+                got, wanted = "instances is a plain list", "list of objects"
             raise InvalidArgument(
-                "instances is a plain list, but expecting list of objects as multiple "
-                "input tensors required as per tensorinfo_map"
+                f"{got}, but expecting {wanted} as multiple input tensors required as "
+                "per tensorinfo_map"
             )
+        if is_named and is_rows:
+            self._check_keys(specs)
+        has_bools = any(s.dtype is not STRING for s in specs.values()) and (
+            self._may_have_bools()
+        )
         views: dict[str, TensorView] = {}
         for name, spec in specs.items():
-            column = [row[name] for row in rows] if is_named else rows
+            value = values
+            if is_named and is_rows:
+                value = [row[name] for row in values]
+            elif is_named:
+                if name not in values:
+                    raise InvalidArgument(
+                        f"Missing named input: {name} in '{INPUTS}' object."
+                    )
+                value = values[name]
             try:
-                views[name] = read_tensor(column, spec.dtype, content)
+                views[name] = read_tensor(value, spec.dtype, has_bools=has_bools)
             except ServingError:
-                self._find_fault(column, name, spec, content, named=is_named)
+                if is_rows:
+                    self._find_fault(value, name, spec, has_bools, named=is_named)
                 raise
         return views
 
-    def _names_sent(self) -> Collection[str]:
-        """Returns the inputs that are named, judging rows by the first."""
-        values = self.values
-        first = values[0] if type(values) is list and values else values
-        return first.keys() if type(first) is dict and not is_bytes(first) else ()
+    def _may_have_bools(self) -> bool:
+        found = self.has_bools
+        return found if isinstance(found, bool) else may_have_bools(found)
 
     def _check_keys(self, specs: Mapping[str, TensorSpec]) -> None:
         """Refuses the first row that does not name all inputs, and nothing else."""
@@ -206,7 +211,7 @@ class PredictBody:
         rows: list[Value],
         name: str,
         spec: TensorSpec,
-        content: Content,
+        has_bools: bool,
         *,
         named: bool,
     ) -> None:
@@ -219,7 +224,9 @@ class PredictBody:
             middle = (begin + end) // 2
             own = None
             with contextlib.suppress(ServingError):
-                own = read_tensor(rows[begin:middle], spec.dtype, content).shape[1:]
+                own = read_tensor(
+                    rows[begin:middle], spec.dtype, has_bools=has_bools
+                ).shape[1:]
             if own is None or shape not in (None, own):
                 end = middle
             else:
@@ -230,7 +237,7 @@ class PredictBody:
                 f"Expecting value/list but got object at item {index} of input list"
             )
         try:
-            own = read_tensor(row, spec.dtype, Content.ANYTHING).shape
+            own = read_tensor(row, spec.dtype, has_bools=True).shape
             _check_shape(own if shape is None else shape, own)
         except ServingError as error:
             key = f" key: {name}" if named else ""
@@ -238,26 +245,6 @@ class PredictBody:
                 f"Failed to process element: {index}{key} of '{INSTANCES}' list. "
                 f"Error: {error.code.name}: {error.message}"
             ) from error
-
-    def _columns(
-        self, specs: Mapping[str, TensorSpec], content: Content
-    ) -> dict[str, TensorView]:
-        values = self.values
-        if type(values) is not dict or is_bytes(values):
-            if len(specs) > 1:
-                raise InvalidArgument(
-                    "inputs is a plain value/list, but expecting an object as multiple "
-                    "input tensors required as per tensorinfo_map"
-                )
-            values = dict.fromkeys(specs, values)
-        views: dict[str, TensorView] = {}
-        for name, spec in specs.items():
-            if name not in values:
-                raise InvalidArgument(
-                    f"Missing named input: {name} in '{INPUTS}' object."
-                )
-            views[name] = read_tensor(values[name], spec.dtype, content)
-        return views
 
 
 def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
@@ -321,7 +308,7 @@ def _read_alike(bodies: Sequence[Buffer], dtype: DType) -> list[PlainBody] | Non
     array = plain_array(values, dtype)
     if array is None or array.ndim < 2 or not array.size:
         return None
-    if num > 1 and array.dtype.kind == "f" and abs(array).max() > EXACT:
+    if num > 1 and array.dtype.kind == "f" and abs(array).max() > _EXACT:
         return None  # an integer may have become a float for the sake of the others
     kind, elements = (layout, array.shape[1:]), array.tobytes()
     size = len(elements) // num

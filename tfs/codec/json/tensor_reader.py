@@ -10,7 +10,6 @@ real and its imaginary part.
 from __future__ import annotations
 
 import binascii
-import enum
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -42,9 +41,6 @@ _FLOATS: Final[dict[DType, Any]] = {
     COMPLEX64: np.dtype("<f4"),
     COMPLEX128: np.dtype("<f8"),
 }
-EXACT: Final = 2.0**53
-"""Integers up to that are floats, too."""
-
 _TENSORFLOW_NAMES: Final = {"float32": "float", "float64": "double", "float16": "half"}
 
 
@@ -53,35 +49,21 @@ def is_bytes(value: Value) -> bool:
     return type(value) is dict and len(value) == 1 and type(value.get(BYTES_KEY)) is str
 
 
-class Content(enum.Enum):
-    """What may stand in lists beside numbers; numpy takes much of it for numbers."""
+def may_have_bools(body: bytes) -> bool:
+    """Tells whether ``true`` or ``false`` may stand in JSON among other values.
 
-    NUMBERS = "nothing"
-    STRINGS = "strings and null"
-    ANYTHING = "true and false, too"
-
-
-def content_of(body: bytes) -> Content:
-    """Returns what may stand in JSON, of which nothing else is known.
-
-    To look for words takes as long as parsing, for single bytes a tenth of that: of true,
-    false and null they are ``r`` and ``l``, which a lone key need not have.
+    To look for words takes as long as parsing, for single bytes a tenth of that.
     """
-    has_words = b"r" in body or b"l" in body
-    second = body.find(b'"', body.find(b'"') + 1)
-    if not has_words and body.find(b'"', second + 1) < 0:
-        return Content.NUMBERS
-    has_bools = has_words and (b"true" in body or b"false" in body)
-    return Content.ANYTHING if has_bools else Content.STRINGS
+    return (b"r" in body and b"true" in body) or (b"l" in body and b"false" in body)
 
 
-def read_tensor(value: Value, dtype: DType, content: Content) -> TensorView:
+def read_tensor(value: Value, dtype: DType, *, has_bools: bool) -> TensorView:
     """Returns the tensor that a value is. Thread-safe.
 
     Args:
         value: Lists of lists of elements, or one element.
         dtype: The signature's.
-        content: What may stand in it.
+        has_bools: Whether true and false may stand in it, which numpy takes for numbers.
 
     Raises:
         InvalidArgument: The lists are ragged, or an element does not fit the dtype.
@@ -102,33 +84,15 @@ def read_tensor(value: Value, dtype: DType, content: Content) -> TensorView:
             f"Conversion of JSON Value: {shown(value)} to type: {dtype.name}"
         )
     array = None
-    if dtype is BOOL or content is not Content.ANYTHING:
+    if dtype is BOOL or not has_bools:
         with np.errstate(over="ignore"):
-            if content is Content.NUMBERS:
-                array = _floats(value, dtype)
-            if array is None:
-                array = plain_array(value, dtype)
+            array = plain_array(value, dtype)
     if array is None:
         shape, elements = _walked(value, dtype)
         target: Any = _FLOATS.get(dtype, dtype.name)
         with np.errstate(over="ignore"):
             array = np.array(elements, target).reshape(shape)
     return _view(array, dtype)
-
-
-def _floats(value: Value, dtype: DType) -> Any:
-    """Returns an array for numbers that are to be floats; None if it may not be exact."""
-    target = _FLOATS.get(dtype)
-    if target is None:
-        return None
-    try:
-        array = np.array(value, target)
-    except (TypeError, ValueError, OverflowError):  # objects, ragged, or too large
-        return None
-    # Larger integers would be rounded to float64 first; some that are only just larger
-    # became the limit itself.
-    is_exact = array.size and array.min() > -EXACT and array.max() < EXACT
-    return array if is_exact and array.ndim <= MAX_RANK else None
 
 
 def plain_array(value: Value, dtype: DType) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, FillBudget
 from tfs.codec.json.document import Value, parse_object, wrong_form
-from tfs.codec.json.tensor_reader import Content, content_of, read_tensor
+from tfs.codec.json.tensor_reader import may_have_bools, read_tensor
 from tfs.codec.json.tensor_writer import array_of, dump
 from tfs.codec.oip.datatype import (
     DATATYPES,
@@ -56,7 +56,7 @@ def parse_infer(body: Buffer, json_bytes: int) -> tuple[InferRequestView, JsonRe
     document = parse_object(text)
     settings = read_settings(_field(document, "parameters", {}).items())
     request_id = _field(document, "id", "")
-    reader = _InputReader(whole[json_bytes:], content_of(text))
+    reader = _InputReader(whole[json_bytes:], may_have_bools(text))
     inputs = read_inputs(_named(document, "inputs"), reader.read)
     reader.check_end()
     outputs = read_outputs([each[:2] for each in _named(document, "outputs")])
@@ -91,7 +91,7 @@ class _InputReader:
     """Reads the inputs of one body, in order."""
 
     binary: memoryview
-    content: Content
+    has_bools: bool
     index: int = 0
     budget: FillBudget = field(
         default_factory=lambda: FillBudget(DEFAULT_OPTIONS.max_tensor_bytes)
@@ -132,7 +132,7 @@ class _InputReader:
             raise wrong_form(values, "is not the list of elements that data must be")
         if not count_elements(shape):
             check_empty(dtype, shape, self.budget)
-        view = read_tensor(values, dtype, self.content)
+        view = read_tensor(values, dtype, has_bools=self.has_bools)
         flat = TensorView(dtype, shape, view.data)
         if view.shape != shape and (
             len(view.shape) != 1 or view.num_elements != flat.num_elements
