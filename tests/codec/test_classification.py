@@ -40,16 +40,6 @@ def test_classes_and_scores_are_paired() -> None:
     ]
 
 
-def test_classes_alone_have_no_scores() -> None:
-    """A signature without scores answers labels alone."""
-    assert written({"classes": CLASSES})[0] == [("a", 0.0), ("b", 0.0), ("", 0.0)]
-
-
-def test_scores_alone_have_no_labels() -> None:
-    """A signature without classes answers scores alone."""
-    assert written({"scores": SCORES})[1] == [("", 2.0), ("", 3.0), ("", 4.0)]
-
-
 def test_scores_take_the_signatures_labels() -> None:
     """A model need not repeat its class names with every answer."""
     for _ in range(2):
@@ -121,6 +111,10 @@ def test_other_outputs_are_left_out() -> None:
 def test_outputs_of_another_form_are_refused(
     outputs: dict[str, TensorView], labels: tuple[str, ...], message: str
 ) -> None:
-    """TensorFlow Serving's messages, word for word."""
+    """classifier MalformedScores, ClassesIncorrectTensorBatchSize,
+    ClassesIncorrectTensorType, ScoresIncorrectTensorBatchSize,
+    ScoresIncorrectTensorType, MismatchedNumberOfTensorClasses: its messages, word for
+    word.
+    """
     with pytest.raises(InvalidArgument, match=message):
         written(outputs, labels=labels)

@@ -63,6 +63,8 @@ def test_the_output_called_outputs_is_the_answer() -> None:
 def test_outputs_of_another_form_are_refused(
     outputs: dict[str, TensorView], message: str
 ) -> None:
-    """TensorFlow Serving's messages, word for word."""
+    """regressor MalformedOutputs, UnexpectedOutputTensorSize,
+    UnexpectedOutputTensorType: its messages, word for word.
+    """
     with pytest.raises(InvalidArgument, match=message):
         written(outputs)

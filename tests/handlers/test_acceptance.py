@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "tests/handlers/test_upstream_cases.py",
+    "tests/handlers/test_examples.py",
     "tests/handlers/test_warmup.py",
+    "tests/codec/test_classification.py",
+    "tests/codec/test_regression.py",
     "tests/handlers/limits/test_request_gate.py",
     "tests/server/request_log/test_request_logs.py",
     "tests/codec/json/test_examples.py",

@@ -24,10 +24,8 @@ from tfs.handlers import example_rpc
 from tfs.handlers.example_rpc import ExampleQuestion, FoundTask
 from tfs.handlers.examples import ExampleHandler
 from tfs.proto.tensorflow_serving.apis import (
-    classification_pb2,
     inference_pb2,
     input_pb2,
-    regression_pb2,
 )
 from tfs.testing.fake_call import FakeCall
 
@@ -40,91 +38,27 @@ def fill(message: input_pb2.Input) -> None:
         example.features.feature["x"].float_list.value.extend(row)
 
 
-def classify(
-    served: OneModel, signature: str = "classify", *, empty: bool = False
-) -> FakeCall:
-    request = classification_pb2.ClassificationRequest()
-    request.model_spec.name = "m"
-    request.model_spec.signature_name = signature
-    if not empty:
-        fill(request.input)
-    call = FakeCall(request.SerializeToString())
-    ExampleHandler(served, example_rpc.CLASSIFY)(call)
-    return call
-
-
-def test_each_example_gets_its_classes() -> None:
-    """Classes carry the signature's labels and the model's scores, in order."""
-    served = OneModel()
-    response = classification_pb2.ClassificationResponse.FromString(
-        classify(served).reply_bytes()
-    )
-    found = [
-        [(each.label, each.score) for each in one.classes]
-        for one in response.result.classifications
-    ]
-    assert found == [[("no", 0.25), ("yes", 0.75)], [("no", 0.5), ("yes", 0.5)]]
-    assert response.model_spec.version.value == 3
-    assert served.handle.num_pins == 0
-
-
-def test_each_example_gets_its_value() -> None:
-    """Regress gives one number an example."""
-    request = regression_pb2.RegressionRequest()
-    request.model_spec.name = "m"
-    request.model_spec.signature_name = "regress"
-    fill(request.input)
-    call = FakeCall(request.SerializeToString())
-    served = OneModel()
-    ExampleHandler(served, example_rpc.REGRESS)(call)
-    response = regression_pb2.RegressionResponse.FromString(call.reply_bytes())
-    assert [each.value for each in response.result.regressions] == [0.25, 0.5]
-    assert served.handle.num_pins == 0
-
-
-@pytest.mark.parametrize(
-    ("signature", "kind", "words"),
-    [
-        ("other", InvalidArgument, "No signature was found with the name: other"),
-        ("regress", InvalidArgument, "Expected classification signature"),
-        ("", InvalidArgument, "Was: tensorflow/serving/predict"),
-    ],
-)
-def test_a_signature_that_does_not_classify_is_refused(
-    signature: str, kind: type[ServingError], words: str
-) -> None:
-    """Classify insists on a classify signature, and lets the pin go."""
-    served = OneModel()
-    error = classify(served, signature).error()
-    assert isinstance(error, kind)
-    assert words in error.message
-    assert served.handle.num_pins == 0
-
-
 def test_no_examples_are_refused() -> None:
-    """An empty input is the caller's mistake, in upstream's words."""
+    """An empty input is the caller's mistake (multi_inference MissingInputTest)."""
     served = OneModel()
-    assert "Input is empty." in classify(served, empty=True).error().message
-    assert served.handle.num_pins == 0
-
-
-def test_a_failed_run_fails_the_call() -> None:
-    """The servable's error is passed on."""
-    served = OneModel()
-    served.servable.error = Internal("m/3: broken")
-    assert classify(served).error() is served.servable.error
+    asked = multi(served, ("m", "regress", "regress"), empty=True)
+    assert "Input is empty." in asked.error().message
     assert served.handle.num_pins == 0
 
 
 def multi(
-    served: OneModel, *tasks: tuple[str, str, str], paused: bool = False
+    served: OneModel,
+    *tasks: tuple[str, str, str],
+    paused: bool = False,
+    empty: bool = False,
 ) -> FakeCall:
     request = inference_pb2.MultiInferenceRequest()
     for model, signature, method in tasks:
         task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
         task.model_spec.name = model
         task.model_spec.signature_name = signature
-    fill(request.input)
+    if not empty:
+        fill(request.input)
     served.servable.is_paused = paused
     call = FakeCall(request.SerializeToString())
     ExampleHandler(served, example_rpc.MULTI_INFERENCE)(call)
@@ -204,7 +138,11 @@ def test_several_signatures_answer_in_order() -> None:
 def test_a_bad_task_fails_the_whole_request(
     tasks: list[tuple[str, str, str]], kind: type[ServingError], words: str
 ) -> None:
-    """Nothing runs unless every task is right; upstream's order says which error."""
+    """Nothing runs unless every task is right; upstream's order says which error.
+
+    multi_inference UndefinedSignatureTest, InconsistentModelSpecsInRequestTest,
+    EvaluateDuplicateSignaturesTest, UsupportedSignatureTypeTest.
+    """
     served = OneModel()
     error = multi(served, *tasks).error()
     assert isinstance(error, kind)

@@ -13,10 +13,8 @@ from tfs.core.call import Metadata
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
     Code,
-    FailedPrecondition,
     Internal,
     InvalidArgument,
-    NotFound,
     ServingError,
 )
 from tfs.core.servable import Tensors
@@ -115,12 +113,6 @@ def test_a_filter_chooses_outputs() -> None:
     assert list(response.outputs) == ["n"]
 
 
-def test_outputs_may_be_raw_content() -> None:
-    """With the option on, elements are in tensor_content."""
-    response = read(predict(OneModel(), request(), content=True))
-    assert response.outputs["y"].tensor_content == struct.pack("<4f", 1, 2, 3, 4)
-
-
 def test_the_client_id_is_the_routing_key() -> None:
     """What keeps a caller on one side of a split reaches the look-up."""
     served = OneModel()
@@ -190,18 +182,6 @@ def test_a_bad_request_never_reaches_the_servable(
     assert isinstance(error, kind)
     assert words in error.message
     assert served.servable.tasks == []
-    assert served.handle.num_pins == 0
-
-
-def test_an_unknown_model_signature_or_output_is_named() -> None:
-    """NOT_FOUND, FAILED_PRECONDITION and INVALID_ARGUMENT, as upstream."""
-    served = OneModel()
-    assert isinstance(predict(served, request(model="other")).error(), NotFound)
-    unknown = predict(served, request(signature="other")).error()
-    assert isinstance(unknown, FailedPrecondition)
-    assert unknown.message.startswith('Serving signature key "other" not found.')
-    output = predict(served, request(outputs=("z",))).error()
-    assert "output tensor alias not found in signature: z" in output.message
     assert served.handle.num_pins == 0
 
 

@@ -20,12 +20,9 @@ from tfs.core.errors import (
     Internal,
     InvalidArgument,
     NotFound,
-    ServingError,
-    Unimplemented,
 )
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.core.tensor_view import TensorView
 from tfs.handlers import example_rpc
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.model_metadata import ModelMetadataHandler
@@ -436,55 +433,6 @@ def test_a_run_fails(ask: Callable[..., FakeCall]) -> None:
     assert ask(listed(*ROWS), served).error() is served.servable.error
 
 
-@pytest.mark.parametrize(
-    ("outputs", "words"),
-    [
-        pytest.param(
-            {"scores": floats((2, 2, 3), *range(12))},
-            "Expected Tensor shape: [batch_size num_classes] but got [2,2,3]",
-            id="MalformedScores",
-        ),
-        pytest.param(
-            {"classes": strings((1, 2), b"a", b"b")},
-            "Expected classes output batch size of 2. Got: 1",
-            id="ClassesIncorrectTensorBatchSize",
-        ),
-        pytest.param(
-            {"classes": floats((2, 2), 1, 2, 3, 4)},
-            "Expected classes Tensor of DT_STRING. Got:",
-            id="ClassesIncorrectTensorType",
-        ),
-        pytest.param(
-            {"scores": floats((1, 2), 1, 2)},
-            "Expected scores output batch size of 2. Got: 1",
-            id="ScoresIncorrectTensorBatchSize",
-        ),
-        pytest.param(
-            {"scores": strings((2, 1), b"a", b"b")},
-            "Expected scores Tensor of DT_FLOAT. Got:",
-            id="ScoresIncorrectTensorType",
-        ),
-        pytest.param(
-            {
-                "classes": strings((2, 1), b"a", b"b"),
-                "scores": floats((2, 2), 1, 2, 3, 4),
-            },
-            "Tensors class and score should match in dim_size(1). Got 1 vs. 2",
-            id="MismatchedNumberOfTensorClasses",
-        ),
-    ],
-)
-def test_classes_of_another_form(outputs: Tensors, words: str) -> None:
-    """classifier MalformedScores, ClassesIncorrectTensorBatchSize,
-    ClassesIncorrectTensorType, ScoresIncorrectTensorBatchSize,
-    ScoresIncorrectTensorType, MismatchedNumberOfTensorClasses: upstream's messages.
-    """
-    served = model({"classify": UNLABELLED}, outputs)
-    error = classify(listed(*ROWS), served).error()
-    assert isinstance(error, InvalidArgument)
-    assert words in error.message
-
-
 def test_regress_a_list() -> None:
     """regressor BasicExampleList: one value an Example."""
     assert values(regress(listed(*ROWS))) == [0.25, 0.5]
@@ -500,37 +448,6 @@ def test_regress_with_a_signature_of_ones_own() -> None:
     call = regress(listed(*ROWS), model({"mine": REGRESS}), "mine")
     response = regression_pb2.RegressionResponse.FromString(call.reply_bytes())
     assert response.model_spec.signature_name == "mine"
-
-
-@pytest.mark.parametrize(
-    ("output", "words"),
-    [
-        pytest.param(
-            floats((2, 2), 1, 2, 3, 4),
-            "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] "
-            "but got [2,2]",
-            id="MalformedOutputs",
-        ),
-        pytest.param(
-            floats((3, 1), 1, 2, 3),
-            "Input batch size did not match output batch size: 2 vs. 3",
-            id="UnexpectedOutputTensorSize",
-        ),
-        pytest.param(
-            strings((2, 1), b"a", b"b"),
-            "Expected output Tensor of DT_FLOAT.  Got:",
-            id="UnexpectedOutputTensorType",
-        ),
-    ],
-)
-def test_values_of_another_form(output: TensorView, words: str) -> None:
-    """regressor MalformedOutputs, UnexpectedOutputTensorSize,
-    UnexpectedOutputTensorType: upstream's messages.
-    """
-    served = model({"regress": REGRESS}, {"outputs": output})
-    error = regress(listed(*ROWS), served).error()
-    assert isinstance(error, InvalidArgument)
-    assert words in error.message
 
 
 # -- multi_inference_test ------------------------------------------------------------------
@@ -551,61 +468,6 @@ def multi(*tasks: tuple[str, str, str], fill: Fill | None = None) -> FakeCall:
 
 CLASSIFY_NAME = Method.CLASSIFY.method_name
 REGRESS_NAME = Method.REGRESS.method_name
-
-
-@pytest.mark.parametrize(
-    ("tasks", "fill", "kind", "words"),
-    [
-        pytest.param(
-            [("m", "regress", REGRESS_NAME)],
-            nothing,
-            InvalidArgument,
-            "Input is empty.",
-            id="MissingInputTest",
-        ),
-        pytest.param(
-            [("m", "ghost", REGRESS_NAME)],
-            None,
-            InvalidArgument,
-            "Requested signature not found in model graph: ghost",
-            id="UndefinedSignatureTest",
-        ),
-        pytest.param(
-            [("m", "regress", REGRESS_NAME), ("n", "classify", CLASSIFY_NAME)],
-            None,
-            InvalidArgument,
-            "must access the same model name.",
-            id="InconsistentModelSpecsInRequestTest",
-        ),
-        pytest.param(
-            [("m", "regress", REGRESS_NAME), ("m", "regress", REGRESS_NAME)],
-            None,
-            InvalidArgument,
-            "Duplicate evaluation of signature: regress",
-            id="EvaluateDuplicateSignaturesTest",
-        ),
-        pytest.param(
-            [("m", "serving_default", "tensorflow/serving/predict")],
-            None,
-            Unimplemented,
-            "Unsupported signature method_name: tensorflow/serving/predict",
-            id="UsupportedSignatureTypeTest",
-        ),
-    ],
-)
-def test_several_questions_that_cannot_be_answered(
-    tasks: list[tuple[str, str, str]],
-    fill: Fill | None,
-    kind: type[ServingError],
-    words: str,
-) -> None:
-    """multi_inference MissingInputTest, UndefinedSignatureTest,
-    InconsistentModelSpecsInRequestTest, EvaluateDuplicateSignaturesTest,
-    UsupportedSignatureTypeTest: the whole request is refused.
-    """
-    error = multi(*tasks, fill=fill).error()
-    assert isinstance(error, kind)
-    assert words in error.message
 
 
 @pytest.mark.parametrize(
