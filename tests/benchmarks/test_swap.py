@@ -81,12 +81,3 @@ def test_three_swaps_are_measured_from_end_to_end() -> None:
     # On a busy machine a version may be replaced before a request reaches it.
     assert measured[swap.SERVED].value in (1, 2, 3)
     assert {swap.PSS, swap.LATENESS, swap.LOAD_TIME} <= set(measured)
-
-
-def test_a_slow_import_is_measured_from_end_to_end() -> None:
-    """The version comes up beside the one that serves, and takes over."""
-    report = Report(swap.ROWS)
-    effort = swap.Effort(import_s=0.2, quiet_s=0.5, rate_per_s=50.0)
-    swap.measure_slow_import(report, effort, "python")
-    (outcome,) = (each for each in report.outcomes() if each.value is not None)
-    assert outcome.row.name == "swap/longest-answer/import-python"

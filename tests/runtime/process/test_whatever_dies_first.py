@@ -164,12 +164,3 @@ def test_nothing_outlives_a_server_that_is_killed(
     family.seen.update(each.pid for each in server.children(recursive=True))
     family.program.kill()
     family.assert_nothing_is_left()
-
-
-def test_a_server_that_ends_leaves_nothing(family: Family) -> None:
-    """A server that closes everything and ends leaves no process behind."""
-    family.pids()
-    assert family.program.stdin is not None
-    family.program.stdin.close()
-    family.assert_nothing_is_left()
-    assert family.program.returncode == 0

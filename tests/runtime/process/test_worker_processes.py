@@ -587,52 +587,6 @@ def test_how_a_worker_ended_is_known_without_its_zygote(
     assert not psutil.pid_exists(pid)  # not even as a zombie
 
 
-HOST_PROGRAM = """
-import os, signal, sys, time
-from pathlib import Path
-from tests.runtime.answers import ask
-from tests.runtime.packaged import SCALE_SIGNATURES, floats
-from tests.runtime.process_host import process_host
-from tfs.core.servable_id import ServableId
-from tfs.runtime.guest.model_source import ModelSource
-
-source = ModelSource(
-    ServableId("scale", 1), sys.argv[1], "torch_package",
-    {"methods": {"slow": "slow"}}, {k: SCALE_SIGNATURES[k] for k in ("serving_default", "slow")},
-)
-with process_host() as host:
-    model = host.pool().load(source)
-    ask(model, {"x": floats((60, 0))}, "slow")
-    while not model.num_pending:
-        time.sleep(0.001)
-    print(model.pid, host.zygote.pid, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_outlives_its_host(tmp_path: Path, end: signal.Signals) -> None:
-    """A host that is killed takes zygotes and worker along, also out of a call."""
-    source = package(tmp_path, Scale())
-    with subprocess.Popen(
-        [sys.executable, "-c", HOST_PROGRAM, source.path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(["."])},
-        text=True,
-    ) as program:
-        try:
-            assert program.stdout is not None
-            pids = [int(pid) for pid in program.stdout.readline().split()]
-            assert len(pids) == 2
-            assert not any(is_gone(pid) for pid in pids)
-            program.send_signal(end)
-            for pid in pids:
-                until(lambda pid=pid: is_gone(pid), "the end of the orphans")  # type: ignore[misc]
-        finally:
-            program.kill()
-
-
 def test_a_call_that_takes_too_much_memory_fails_alone(
     host: ProcessHost, tmp_path: Path
 ) -> None:
