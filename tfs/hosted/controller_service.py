@@ -38,13 +38,7 @@ _ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTL
 
 
 class ControllerAccess:
-    """Who may operate a fleet. Immutable.
-
-    Args:
-        key: What callers over HTTP may show; empty for none.
-        identities: What callers with a certificate may do.
-
-    """
+    """Who may operate a fleet; over HTTP also who shows the key, if any. Immutable."""
 
     def __init__(self, key: str, identities: Identities) -> None:
         self._access = AdminAccess(_ALLOWED, key)
@@ -70,13 +64,8 @@ class ControllerAccess:
 class ControllerService:
     """The methods of the service. Confined to the serving loop; replies come from any thread.
 
-    Args:
-        controller: Acts on requests.
-        executor: Runs what blocks on the store.
-        streams: Ends watches when the server drains.
-        post: Runs a function on the loop.
-        access: Who may call.
-
+    What blocks on the store runs on the executor; ``streams`` ends watches when the server
+    drains, and ``post`` runs a function on the loop.
     """
 
     def __init__(
@@ -169,10 +158,7 @@ class ControllerService:
 class ControllerRest:
     """Answers what the service's methods answer; all but streams. Confined to the loop.
 
-    Args:
-        methods: The methods of the service.
-        access: Who may call them; asked before anything is read.
-
+    Who may call them is asked before anything is read.
     """
 
     def __init__(self, methods: Sequence[RpcMethod], access: ControllerAccess) -> None:
@@ -196,9 +182,13 @@ class ControllerRest:
                 raise Unimplemented(f"{call.path} takes POST, not {call.verb}")
             method = _SERVICE.methods_by_name[name]
             request, reply = _kind(method.input_type)(), _kind(method.output_type)
-            _read(call, request)
+            json_format.Parse(bytes(call.message) or b"{}", request)
         except ServingError as error:
             call.fail(error)
+            return
+        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            what = f"the body is no {method.input_type.name} as JSON: {error}"
+            call.fail(InvalidArgument(what))
             return
 
         def answer(message: bytes) -> HttpReply:
@@ -212,12 +202,3 @@ class ControllerRest:
 
 def _kind(descriptor: Any) -> type[Message]:
     return message_factory.GetMessageClass(descriptor)
-
-
-def _read(call: HttpCall, request: Message) -> None:
-    try:
-        json_format.Parse(bytes(call.message) or b"{}", request)
-    except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"the body is no {request.DESCRIPTOR.name} as JSON: {error}"
-        ) from None

@@ -14,17 +14,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
-from tfs.hosted.edits import (
-    add_model,
-    add_version,
-    drain_job,
-    put_job,
-    remove_model,
-    required,
-    set_traffic,
-    update_model,
-    with_traffic,
-)
+from tfs.hosted import edits
 from tfs.hosted.fleet import (
     Fleet,
     HostedModel,
@@ -80,16 +70,16 @@ class EditReader:
             match request:
                 case pb.AddModelRequest():
                     made = self._new_model(request, probed, is_temp)
-                    return add_model(replace(made, owner=owner))
+                    return edits.add_model(replace(made, owner=owner))
                 case pb.UpdateModelRequest():
                     return self._update_model(request)
                 case pb.RemoveModelRequest():
-                    return remove_model(request.model)
+                    return edits.remove_model(request.model)
                 case pb.AddVersionRequest():
-                    model = required(now.fleet, request.model)
+                    model = edits.required(now.fleet, request.model)
                     if missing := _missing_version(model, request.version):
                         raise NotFound(missing)
-                    return add_version(request.model, request.version, probed)
+                    return edits.add_version(request.model, request.version, probed)
                 case pb.SetPolicyRequest():
                     return self._set_policy(request, now)
                 case pb.SetHintsRequest():
@@ -97,7 +87,7 @@ class EditReader:
                 case pb.AddJobRequest():
                     return _put_job(self._job(request), now.fleet)
                 case _:
-                    return drain_job(request.job, force=request.force)
+                    return edits.drain_job(request.job, force=request.force)
         except ServingError as error:
             return _refused(request, error)
 
@@ -153,10 +143,10 @@ class EditReader:
                 is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
             )
 
-        return update_model(asked.model, changed, "update-model")
+        return edits.update_model(asked.model, changed, "update-model")
 
     def _set_policy(self, asked: pb.SetPolicyRequest, now: Snapshot) -> Edit:
-        model = required(now.fleet, asked.model)
+        model = edits.required(now.fleet, asked.model)
         seen = now.models_seen.get(asked.model, {})
         answers = [each.primary for each in seen.values() if each.primary]
         traffic: model_config_pb2.Traffic | None = None
@@ -183,8 +173,8 @@ class EditReader:
                 why = f"rollback to {version} of"
             case _:
                 raise InvalidArgument("a policy is latest, pinned, canary or rollback")
-        self.check(with_traffic(model, traffic))
-        edit = set_traffic(asked.model, traffic, why)
+        self.check(edits.with_traffic(model, traffic))
+        edit = edits.set_traffic(asked.model, traffic, why)
         if edit.version is None:
             return edit
         if how := model.quarantined.get(str(edit.version)):
@@ -221,7 +211,7 @@ class EditReader:
 
 
 def _put_job(job: Job, fleet: Fleet) -> Edit:
-    edit = put_job(job)
+    edit = edits.put_job(job)
     before = fleet.jobs.get(job.name)
     if before is None or not job.is_ours:
         return edit
@@ -263,7 +253,7 @@ def _set_hints(asked: pb.SetHintsRequest) -> Edit:
             cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
         )
 
-    edit = update_model(asked.model, changed, "set-hints")
+    edit = edits.update_model(asked.model, changed, "set-hints")
     return replace(edit, num_servers=hints.min_replicas)
 
 

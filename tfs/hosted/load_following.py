@@ -36,14 +36,10 @@ class LoadFollowing:
         self._panic_until_s = -math.inf
 
     def wanted(self, now_s: float, load: float | None, num_replicas: int) -> int:
-        """Returns how many replicas there should be.
+        """Returns how many replicas there should be, where there are so many.
 
-        Args:
-            now_s: The time; does not go back.
-            load: The mean number of requests under way since the last call; None if not
-                all replicas said: then none is removed.
-            num_replicas: How many there are.
-
+        ``load`` is the mean number of requests under way since the last call; None if not
+        all replicas said: then none is removed.
         """
         if load is not None:
             self._loads.append((now_s, load))
@@ -90,16 +86,16 @@ class Scaling:
 
         The reports are the last of the servers that answer, by address.
         """
-        self._pairs = {
-            address: _with(self._pairs.get(address), report)
-            for address, report in reports.items()
-        }
-        changed, before, self._following = {}, self._following, {}
+        pairs, self._pairs = self._pairs, {}
+        for address, report in reports.items():
+            before, last = pairs.get(address, (report, report))
+            self._pairs[address] = (before if last is report else last), report
+        changed, known, self._following = {}, self._following, {}
         for name, model in fleet.models.items():
             # A request wakes a model that has no replica.
             if model.min_replicas == model.max_replicas or not model.num_replicas:
                 continue
-            following = before.get(name) or LoadFollowing(self._window_s)
+            following = known.get(name) or LoadFollowing(self._window_s)
             self._following[name] = following
             load = self._load(name, fleet, now_s)
             number = following.wanted(now_s, load, model.num_replicas)
@@ -111,9 +107,8 @@ class Scaling:
     def _load(self, name: str, fleet: Fleet, now_s: float) -> float | None:
         """Returns the mean number of a model's requests under way, of late.
 
-        That is the time that they took between two reports, divided by the time between.
-        None if a server where the model should be says nothing, or counts anew; or if none
-        answers for the model yet.
+        That is the time that they took between two reports, divided by the time between;
+        None if a server that should have the model says nothing, or none answers for it.
         """
         load: float | None = None
         for job in fleet.packing.get(name, ()):
@@ -130,11 +125,3 @@ class Scaling:
                 if name in last.models and last.models[name].primary is not None:
                     load = (load or 0.0) + took_s / since_s
         return load
-
-
-def _with(
-    pair: tuple[JobReport, JobReport] | None, report: JobReport
-) -> tuple[JobReport, JobReport]:
-    if pair is None:
-        return report, report
-    return pair if pair[1] is report else (pair[1], report)

@@ -108,10 +108,10 @@ class Probes:
                     both = " and ".join(ended)
                     return Probed(crash=f"{both} ended while they tried it")
             except ServingError as error:
+                which = f"{model.name}/{version}"
                 log.info(
-                    "event=not_tried model=%s version=%d address=%s problem=%s",
-                    model.name,
-                    version,
+                    "event=not_tried servable=%s address=%s problem=%s",
+                    which,
                     address,
                     error,
                 )

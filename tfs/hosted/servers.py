@@ -206,33 +206,29 @@ class Servers:
         message: admin_service_pb2.AspireRequest,
         may_tell: Callable[[], bool],
     ) -> None:
+        if self._is_gone(address, server) or not may_tell():
+            server.is_told = False
+            return
+        begun_s = self._clock.now()
         try:
-            if self._is_gone(address, server) or not may_tell():
-                return
-            begun_s = self._clock.now()
-            try:
-                self._client.aspire(address, message)
-            except ServingError as error:
-                self._note_problem(address, server, error)  # the next look tries again
-                return
-            finally:
-                self._close_if_gone(address, server)
-            ended_s = self._clock.now()
-            if len(wanted.configs) > _MANY and ended_s - begun_s > _LONG_TELL_S:
-                server.tell_at_s = ended_s + _TELL_REST * (ended_s - begun_s)
+            self._client.aspire(address, message)
+        except ServingError as error:
+            self._note_problem(address, server, error)  # the next look tries again
+        else:
+            num_models, took_s = len(wanted.configs), self._clock.now() - begun_s
+            if num_models > _MANY and took_s > _LONG_TELL_S:
+                server.tell_at_s = begun_s + (1 + _TELL_REST) * took_s
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
-            names = sorted({name for name, _ in changed})
-            log.info(
-                "event=job_told address=%s models=%d changed=%s",
-                address,
-                len(wanted.configs),
-                ",".join(names[:_MOST_NAMES]),
-            )
+            names = ",".join(sorted({name for name, _ in changed})[:_MOST_NAMES])
+            told = address, num_models, names
+            log.info("event=job_told address=%s models=%d changed=%s", *told)
         finally:
             server.is_told = False
-        self._on_news()
+            self._close_if_gone(address, server)
+        if server.told is wanted:
+            self._on_news()
 
     def _is_gone(self, address: str, server: _Server) -> bool:
         return self._servers.get(address) is not server

@@ -119,7 +119,7 @@ class HostedService:
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}
-        self._router = self._made_router(options.router, channels)
+        self._router = self._made_router(channels)
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -213,22 +213,20 @@ class HostedService:
 
     def is_ready(self) -> bool:
         """Whether some model answers, or would, or the fleet has no models."""
-        routes = self._routes
-        answers = not routes or any(routes.values()) or any(map(self._may_rest, routes))
-        return not self._is_draining and answers
+        answers = not self._routes or any(map(self._answers, self._routes))
+        return answers and not self._is_draining
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether a model answers; None if the fleet has none with that name."""
-        addresses = self._routes.get(name)
-        if addresses is None:
+        if name not in self._routes:
             return None
-        return (bool(addresses) or self._may_rest(name)) and not self._is_draining
+        return self._answers(name) and not self._is_draining
 
-    def _made_router(
-        self,
-        options: PythonRouterOptions | EnvoyOptions | None,
-        channels: JobChannels,
-    ) -> FleetRouter | None:
+    def _answers(self, name: str) -> bool:
+        return bool(self._routes.get(name)) or self._may_rest(name)
+
+    def _made_router(self, channels: JobChannels) -> FleetRouter | None:
+        options = self._options.router
         if options is None:
             return None
         how = PythonRouterOptions(()) if isinstance(options, EnvoyOptions) else options

@@ -120,19 +120,16 @@ class SightingTable:
             else:
                 self.routes[name] = tuple(said or answering)
                 jobs = self._jobs_of(name, said)
-            for job in self._wanted_by.get(name, jobs) - jobs:
-                edits.setdefault(job, {})[name] = None
-            for job in jobs:
-                if model and self.wanted[job].get(name) != model.config:
-                    edits.setdefault(job, {})[name] = model.config
+            for job in self._wanted_by.pop(name, jobs) | jobs:
+                config = model.config if model and job in jobs else None
+                if self.wanted.get(job, {}).get(name) != config:
+                    edits.setdefault(job, {})[name] = config
             if jobs:
                 self._wanted_by[name] = jobs
-            else:
-                self._wanted_by.pop(name, None)
         for job, edit in edits.items():
             if job in self.wanted:
-                merged = {**self.wanted[job], **edit}
-                self.wanted[job] = {n: c for n, c in merged.items() if c is not None}
+                both = {**self.wanted[job], **edit}
+                self.wanted[job] = {n: c for n, c in both.items() if c is not None}
 
     def _jobs_of(self, name: str, answering: Collection[str]) -> frozenset[str]:
         """Returns the jobs that should have a model, by who answers for it."""
