@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -152,11 +152,10 @@ class Controller:
 
     def model(self, asked: pb.GetModelRequest) -> pb.ModelInfo:
         """Reports a model; one that is gone, if changes of it are asked for."""
-        found = self._model(self._state.read(), asked.model, asked.num_changes)
+        found = self._model(self._state.read(), asked)
         if found is None:
-            raise NotFound(
-                f"no model {asked.model}; tfs hosted status shows what there is"
-            )
+            what = "tfs hosted status shows what there is"
+            raise NotFound(f"no model {asked.model}; {what}")
         return found
 
     def fleet(self, asked: pb.ListFleetRequest) -> pb.FleetInfo:
@@ -182,7 +181,7 @@ class Controller:
             nonlocal last
             if not is_open():
                 return True
-            found = self._model(state, asked.model, asked.num_changes)
+            found = self._model(state, asked)
             if found is None or asked.model not in state.fleet.models:
                 on_model(None)
                 return True
@@ -214,17 +213,13 @@ class Controller:
         edit = self._reader.read(request, now, probed, owner=owner, is_temp=is_temp)
         return self._identities.guarded(edit, owner)
 
-    def _model(
-        self, state: Snapshot, name: str, num_changes: int
-    ) -> pb.ModelInfo | None:
-        history: Sequence[Any] = ()
-        if num_changes:
-            history = self._state.store.history(num_changes, MODEL, name)
-        if name not in state.fleet.models and not history:
-            return None
-        report = controller_report.model(state, name)
-        report.changes.extend(controller_report.change(each) for each in history)
-        return report
+    def _model(self, state: Snapshot, asked: pb.GetModelRequest) -> pb.ModelInfo | None:
+        report = controller_report.model(state, asked.model)
+        if asked.num_changes:
+            of = self._state.store.history(asked.num_changes, MODEL, asked.model)
+            report.changes.extend(controller_report.change(each) for each in of)
+        is_known = asked.model in state.fleet.models or report.changes
+        return report if is_known else None
 
 
 def _waiting(state: Snapshot, done: pb.Op) -> Waiting:

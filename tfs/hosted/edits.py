@@ -215,10 +215,8 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
             if model is None:
                 continue
             now = min(max(number, model.min_replicas), model.max_replicas)
-            for each in (
-                *range(now, model.num_replicas, -1),
-                min(now, model.num_replicas),
-            ):
+            fewest = min(now, model.num_replicas)
+            for each in (*range(now, model.num_replicas, -1), fewest):
                 changed = _placed(_with_model(fleet, replace(model, num_replicas=each)))
                 if each <= model.num_replicas or changed.num_placed(name) >= each:
                     fleet = changed

@@ -61,12 +61,12 @@ class Told:
 
 
 @dataclass(slots=True)
-class _Server:
+class Server:
     """What is known of a server. Written by one call of each kind to it at a time."""
 
     silent_s: float = 0.0  # for so long it was asked and did not answer
     heard: Heard = _NEVER_HEARD
-    told: Told | None = None
+    told: Told | None = None  # and took in
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
@@ -103,7 +103,7 @@ class Servers:
         self._executor = executor
         self._on_news = on_news
         self._most_s = most_s
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Server] = {}
         self._asked_s = clock.now()
 
     def ask(self, addresses: Iterable[str]) -> Collection[str]:
@@ -120,14 +120,14 @@ class Servers:
         for address in gone:
             del self._servers[address]
         for address in wanted:
-            server = self._servers.setdefault(address, _Server())
+            server = self._servers.setdefault(address, Server())
             if not server.is_asked and now_s >= server.ask_at_s:
                 server.is_asked = True
                 self._executor.submit(partial(self._ask, address, server))
         return gone
 
     def heard(self, down_after_s: float) -> Mapping[str, Heard]:
-        """Returns what is known of each server; nothing of those silent for so long."""
+        """Returns what each server said; nothing of those silent for so long."""
         return {
             address: _NEVER_HEARD
             if each.heard.is_silent and each.silent_s >= down_after_s
@@ -158,22 +158,11 @@ class Servers:
             partial(self._tell, address, server, wanted, message, may_tell)
         )
 
-    def silent_s(self, addresses: Iterable[str]) -> float | None:
-        """Returns for how long none of these servers answered; None if none is known."""
-        known = [self._servers.get(each) for each in addresses]
-        return min((each.silent_s for each in known if each), default=None)
+    def known(self, addresses: Iterable[str]) -> Mapping[str, Server]:
+        """Returns those of these servers that were asked."""
+        return {at: self._servers[at] for at in addresses if at in self._servers}
 
-    def was_told(self, address: str) -> bool:
-        """Whether a server took in what it was told, once."""
-        server = self._servers.get(address)
-        return server is not None and server.told is not None
-
-    def problems(self, addresses: Iterable[str]) -> Mapping[str, str]:
-        """Returns what is wrong with those of these servers with which something is."""
-        known = {at: self._servers[at] for at in addresses if at in self._servers}
-        return {at: each.problem for at, each in known.items() if each.problem}
-
-    def _ask(self, address: str, server: _Server) -> None:
+    def _ask(self, address: str, server: Server) -> None:
         if self._is_gone(address, server):  # while this waited for a thread
             return
         told, before, begun_s = server.told, server.heard, self._clock.now()
@@ -201,7 +190,7 @@ class Servers:
     def _tell(
         self,
         address: str,
-        server: _Server,
+        server: Server,
         wanted: Told,
         message: admin_service_pb2.AspireRequest,
         may_tell: Callable[[], bool],
@@ -230,15 +219,15 @@ class Servers:
         if server.told is wanted:
             self._on_news()
 
-    def _is_gone(self, address: str, server: _Server) -> bool:
+    def _is_gone(self, address: str, server: Server) -> bool:
         return self._servers.get(address) is not server
 
-    def _close_if_gone(self, address: str, server: _Server) -> None:
+    def _close_if_gone(self, address: str, server: Server) -> None:
         """Closes the connection that a call opened whose server was removed meanwhile."""
         if self._is_gone(address, server):
             self._client.forget(address)
 
-    def _note_problem(self, address: str, server: _Server, error: ServingError) -> None:
+    def _note_problem(self, address: str, server: Server, error: ServingError) -> None:
         if server.problem != str(error):
             # One that was never heard is probably starting.
             level = logging.INFO if server.heard == _NEVER_HEARD else logging.WARNING

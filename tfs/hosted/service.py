@@ -143,7 +143,6 @@ class HostedService:
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._http: HttpTransport | None = None
         self._is_draining = False
-        self._is_keeping = True
 
     def start(self) -> Sequence[str]:
         """Opens the doors; returns the addresses, or raises Unavailable if one is taken."""
@@ -193,7 +192,7 @@ class HostedService:
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
-        self._is_keeping = False
+        self._keeper = None
         self._synchronizer.close()
 
     def close(self, deadline_s: float) -> None:
@@ -283,8 +282,8 @@ class HostedService:
                 self._state.store.wait(revision, _TICK_S)
                 now = self._state.read()
                 revision = now.revision
-                if self._keeper is not None and self._is_keeping:
-                    self._keeper.keep(now)
+                if (keeper := self._keeper) is not None:
+                    keeper.keep(now)
                 if revision != self._followed.revision:
                     self._followed = now
                     self._synchronizer.nudge()

@@ -158,24 +158,20 @@ def _moves(
     placed, was = new.packing.get(model.name, ()), old.packing.get(model.name, ())
     if not model.num_replicas:
         return ""
-    said = []
+    said = ""
     for name in placed:
         if name not in was:
             left = (free()[name] + model.memory_bytes) / (1 << 20)
-            said.append(f"placed on {name}, which had {left:.0f} MiB free")
-    said += [
-        f"taken from {name}, {_fate(new.jobs.get(name))}"
-        for name in was
-        if name not in placed
-    ]
-    num = new.num_placed(model.name)
-    if placed and num < model.num_replicas:
-        said.append(
-            f"on {num} of {model.num_replicas} servers: there are no more for it"
-        )
+            said += f"; placed on {name}, which had {left:.0f} MiB free"
+    for name in was:
+        if name not in placed:
+            said += f"; taken from {name}, {_fate(new.jobs.get(name))}"
+    num, wanted = new.num_placed(model.name), model.num_replicas
+    if placed and num < wanted:
+        said += f"; on {num} of {wanted} servers: there are no more for it"
     if not placed and (was or model.name not in old.models):
-        said.append("no job has room for it")
-    return "".join(f"; {each}" for each in said)
+        said += "; no job has room for it"
+    return said
 
 
 def _fate(job: Job | None) -> str:
@@ -208,11 +204,8 @@ class FleetCopy:
         models = [
             _kept_row(each, fleet.packing[name]) for name, each in fleet.models.items()
         ]
-        head = {
-            "format": _COPY_FORMAT,
-            "revision": snapshot.revision,
-            "jobs": len(jobs),
-        }
+        num_jobs, revision = len(jobs), snapshot.revision
+        head = {"format": _COPY_FORMAT, "revision": revision, "jobs": num_jobs}
         lines = "\n".join([json.dumps(head), *jobs, *models])
         try:
             replace_file(self._path, lines, is_durable=True)

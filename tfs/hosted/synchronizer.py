@@ -35,8 +35,9 @@ from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.load_following import WINDOW_S, Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
+from tfs.hosted.routing.fleet_router import Routes
 from tfs.hosted.servers import JobClient, Servers, Told
-from tfs.hosted.sighting_table import Configs, SightingTable
+from tfs.hosted.sighting_table import Configs, Heard, SightingTable
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.transaction import Lease
 from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
@@ -76,10 +77,6 @@ class SynchronizerOptions:
             )
 
 
-RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
-"""Takes the addresses that answer for each model; a new mapping each time."""
-
-
 class Synchronizer:
     """Keeps servers in step with the store.
 
@@ -88,9 +85,8 @@ class Synchronizer:
 
     Args:
         state: The wanted state; is told of jobs that come and go, and of measured memory.
-        client: Calls the servers.
-        on_routes: Called when a look finds other routes than the last, on the thread that
-            looks.
+        client: Calls the servers, on the threads of ``executor``.
+        on_routes: Called on the thread that looks, when there are other routes than before.
         clock: Times everything.
         executor: Runs the calls of servers.
         options: How often to look, and how long to wait for a job.
@@ -103,7 +99,7 @@ class Synchronizer:
         self,
         state: FleetState,
         client: JobClient,
-        on_routes: RoutesListener,
+        on_routes: Callable[[Routes], None],
         clock: Clock,
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
@@ -129,7 +125,7 @@ class Synchronizer:
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
         self._last = Snapshot()
-        self._routed: Mapping[str, tuple[str, ...]] | None = None
+        self._routed: Routes | None = None
         # What the store has of models if nobody else wrote it, and those that fare
         # otherwise since.
         self._noted: Mapping[str, ModelSighting] = {}
@@ -241,18 +237,18 @@ class Synchronizer:
         gone = self._servers.ask(
             each for job in fleet.jobs.values() for each in job.addresses
         )
-        self._see(fleet)
+        heard = self._see(fleet)
         if self._routed != self._table.routes:
             self._routed = dict(self._table.routes)
             self._on_routes(self._routed)
         for address in gone:  # after no more requests go there
             self._client.forget(address)
-        heard = self._servers.heard(self._options.down_after_s)
         return {at: each.report for at, each in heard.items() if not each.is_silent}
 
-    def _see(self, fleet: Fleet) -> None:
+    def _see(self, fleet: Fleet) -> Mapping[str, Heard]:
         heard = self._servers.heard(self._options.down_after_s)
         self._unnoted |= self._table.take(fleet, heard)
+        return heard
 
     def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
         epoch = self._lease.epoch if self._lease else 0
@@ -307,29 +303,30 @@ class Synchronizer:
         self._unnoted = set()
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
-        own = self._job_problem(job.name)
         before = self._last.jobs_seen.get(job.name, JobSighting()).answering
-        problems = self._servers.problems(job.addresses)
+        known = self._servers.known(job.addresses)
+        problems = [each.problem for each in known.values() if each.problem]
         # One that answers and has a problem refuses what it is told, and one that was
         # not told anything yet may.
         following = tuple(
-            each
-            for each in job.addresses
-            if each in reports and each not in problems
-            if each in before or self._servers.was_told(each)
+            at
+            for at, each in known.items()
+            if at in reports and not each.problem and (each.told or at in before)
         )
-        return JobSighting(following, own or "; ".join(problems.values()))
+        return JobSighting(
+            following, self._job_problem(job.name) or "; ".join(problems)
+        )
 
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
         changed = {}
         for name, job in fleet.jobs.items():
-            silent_s = self._servers.silent_s(job.addresses)
-            if silent_s is None:
-                continue
-            is_silent = silent_s >= self._options.down_after_s
+            known = self._servers.known(job.addresses).values()
+            is_silent = all(
+                each.silent_s >= self._options.down_after_s for each in known
+            )
             is_back = any(each in reports for each in job.addresses)
-            if job.is_down != is_silent and (is_silent or is_back):
+            if known and job.is_down != is_silent and (is_silent or is_back):
                 state = "down" if is_silent else "up"
                 log.warning("event=job_%s job=%s", state, name)
                 changed[name] = is_silent
