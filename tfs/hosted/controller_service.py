@@ -5,8 +5,8 @@ Over gRPC, and over HTTP as POST /v1/METHOD, with the method's messages as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final
 
 from google.protobuf import json_format, message_factory
 from google.protobuf.message import Message
@@ -30,42 +30,25 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.identities import Identities
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-PREFIX: Final = "/v1/"
+_PREFIX: Final = "/v1/"
 MAX_BODY_BYTES: Final = 1 << 20
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Controller"]
+_UNARY: Final = {m.name: m for m in _SERVICE.methods if not m.server_streaming}
 _ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTLS})
-
-
-class ControllerAccess:
-    """Who may operate a fleet; over HTTP also who shows the key, if any. Immutable."""
-
-    def __init__(self, key: str, identities: Identities) -> None:
-        self._access = AdminAccess(_ALLOWED, key)
-        self._identities = identities
-
-    def owner(self, call: Call, *, changes: bool) -> str:
-        """Returns the name that a caller goes by; PermissionDenied if it may not do that."""
-        self.check(call)
-        return self._identities.owner(call.peer, changes=changes)
-
-    def check(self, call: Call) -> None:
-        """Returns if this caller may come in; PermissionDenied if it may not."""
-        try:
-            self._access.check(call)
-        except PermissionDenied:
-            raise PermissionDenied(
-                f"{call.peer.address} may not operate this fleet: call from its machine, "
-                "or with a verified certificate; over HTTP with one, or with the key of "
-                "its folder, as Authorization: Bearer KEY"
-            ) from None
 
 
 class ControllerService:
     """The methods of the service. Confined to the serving loop; replies come from any thread.
 
-    What blocks on the store runs on the executor; ``streams`` ends watches when the server
-    drains, and ``post`` runs a function on the loop.
+    Args:
+        controller: Acts on requests.
+        executor: Runs what blocks on the store.
+        streams: Ends watches when the server drains.
+        post: Runs a function on the loop.
+        identities: What callers with a certificate may do.
+        key: What callers over HTTP may show in its place; empty for none.
+
     """
 
     def __init__(
@@ -74,16 +57,55 @@ class ControllerService:
         executor: Executor,
         streams: OpenStreams,
         post: Callable[[Callable[[], None]], None],
-        access: ControllerAccess,
+        identities: Identities,
+        key: str,
     ) -> None:
         self._controller = controller
         self._executor = executor
         self._streams = streams
         self._post = post
-        self._access = access
+        self._identities = identities
+        self._access = AdminAccess(_ALLOWED, key)
 
     def methods(self) -> list[RpcMethod]:
         """Returns the methods, by path."""
+        path = f"/{_SERVICE.full_name}/"
+        unary = [RpcMethod(path + n, self._handler(each)) for n, each in _UNARY.items()]
+        watch = RpcMethod(path + "WatchModel", self._watch, MethodKind.SERVER_STREAM)
+        return [*unary, watch]
+
+    def answer_http(self, call: HttpCall) -> None:
+        """Starts what a method, but for streams, does; who may ask is looked at first."""
+        try:
+            self._check(call)
+            method = _UNARY.get(call.path.removeprefix(_PREFIX))
+            if method is None:
+                known = ", ".join(_PREFIX + each for each in sorted(_UNARY))
+                raise NotFound(f"there is nothing at {call.path}; there are {known}")
+            if call.verb != "POST":
+                raise Unimplemented(f"{call.path} takes POST, not {call.verb}")
+            request, reply = _kind(method.input_type)(), _kind(method.output_type)
+            json_format.Parse(bytes(call.message) or b"{}", request)
+        except ServingError as error:
+            call.fail(error)
+            return
+        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            what = f"the body is no {request.DESCRIPTOR.name} as JSON: {error}"
+            call.fail(InvalidArgument(what))
+            return
+
+        def answer(message: bytes) -> HttpReply:
+            text = json_format.MessageToJson(
+                reply.FromString(message), preserving_proto_field_name=True
+            )
+            return HttpReply((text.encode(), b"\n"))
+
+        self._handler(method)(TranslatedCall(call, request.SerializeToString(), answer))
+
+    def _handler(self, method: Any) -> Handler:
+        kind = _kind(method.input_type)
+        if "edit" in kind.DESCRIPTOR.fields_by_name:
+            return lambda call: self._start(call, kind, self._change, changes=True)
         controller = self._controller
         answers: dict[str, Callable[[Any, str], Message]] = {
             "GetModel": lambda asked, _: controller.model(asked),
@@ -92,22 +114,10 @@ class ControllerService:
             "Simulate": controller.simulate,
         }
 
-        def handler(kind: type[Message], name: str) -> Handler:
-            if "edit" in kind.DESCRIPTOR.fields_by_name:
-                return lambda call: self._start(call, kind, self._change, changes=True)
+        def run(call: Call, request: Any, owner: str) -> None:
+            call.reply(answers[method.name](request, owner).SerializeToString())
 
-            def run(call: Call, request: Any, owner: str) -> None:
-                call.reply(answers[name](request, owner).SerializeToString())
-
-            return lambda call: self._start(call, kind, run)
-
-        return [
-            RpcMethod(path, self._watch, MethodKind.SERVER_STREAM)
-            if each.server_streaming
-            else RpcMethod(path, handler(_kind(each.input_type), each.name))
-            for each in _SERVICE.methods
-            for path in [f"/{_SERVICE.full_name}/{each.name}"]
-        ]
+        return lambda call: self._start(call, kind, run)
 
     def _change(self, call: Call, request: Any, owner: str) -> None:
         self._controller.change(
@@ -140,7 +150,8 @@ class ControllerService:
         changes: bool = False,
     ) -> None:
         try:
-            owner = self._access.owner(call, changes=changes)
+            self._check(call)
+            owner = self._identities.owner(call.peer, changes=changes)
             request = parse(kind, call.message, CONFIG_BYTES)
         except ServingError as error:
             call.fail(error)
@@ -154,50 +165,15 @@ class ControllerService:
 
         self._executor.submit(work)
 
-
-class ControllerRest:
-    """Answers what the service's methods answer; all but streams. Confined to the loop.
-
-    Who may call them is asked before anything is read.
-    """
-
-    def __init__(self, methods: Sequence[RpcMethod], access: ControllerAccess) -> None:
-        self._access = access
-        self._handlers = {
-            each.path.rpartition("/")[2]: cast(Handler, each.handler)
-            for each in methods
-            if each.kind is MethodKind.UNARY
-        }
-
-    def __call__(self, call: HttpCall) -> None:
-        """Starts the request; the call is finished when its outcome is known."""
+    def _check(self, call: Call) -> None:
         try:
             self._access.check(call)
-            name = call.path.removeprefix(PREFIX)
-            handler = self._handlers.get(name)
-            if handler is None:
-                known = ", ".join(PREFIX + each for each in sorted(self._handlers))
-                raise NotFound(f"there is nothing at {call.path}; there are {known}")
-            if call.verb != "POST":
-                raise Unimplemented(f"{call.path} takes POST, not {call.verb}")
-            method = _SERVICE.methods_by_name[name]
-            request, reply = _kind(method.input_type)(), _kind(method.output_type)
-            json_format.Parse(bytes(call.message) or b"{}", request)
-        except ServingError as error:
-            call.fail(error)
-            return
-        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-            what = f"the body is no {method.input_type.name} as JSON: {error}"
-            call.fail(InvalidArgument(what))
-            return
-
-        def answer(message: bytes) -> HttpReply:
-            text = json_format.MessageToJson(
-                reply.FromString(message), preserving_proto_field_name=True
-            )
-            return HttpReply((text.encode(), b"\n"))
-
-        handler(TranslatedCall(call, request.SerializeToString(), answer))
+        except PermissionDenied:
+            raise PermissionDenied(
+                f"{call.peer.address} may not operate this fleet: call from its machine, "
+                "or with a verified certificate; over HTTP with one, or with the key of "
+                "its folder, as Authorization: Bearer KEY"
+            ) from None
 
 
 def _kind(descriptor: Any) -> type[Message]:

@@ -32,8 +32,6 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_service import (
     MAX_BODY_BYTES,
-    ControllerAccess,
-    ControllerRest,
     ControllerService,
 )
 from tfs.hosted.edit_reader import EditReader
@@ -123,6 +121,7 @@ class HostedService:
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
+        self._commands: ControllerService | None = None
         if reader is not None:
             self._controller = Controller(
                 state,
@@ -132,6 +131,14 @@ class HostedService:
                 options.model_stores,
                 options.control.identities,
                 Probes(channels.probe, self._clock),
+            )
+            self._commands = ControllerService(
+                self._controller,
+                self._acting,
+                self._streams,
+                self._loop.post,
+                options.control.identities,
+                options.control.http_key,
             )
         self._follower = threading.Thread(
             target=self._follow, name="follow-store", daemon=True
@@ -155,27 +162,21 @@ class HostedService:
         if self._router is not None:
             methods += self._router.methods()
             listeners += self._router.listeners
-        rest: ControllerRest | None = None
-        if self._controller is not None:
-            control = self._options.control
-            access = ControllerAccess(control.http_key, control.identities)
-            service = ControllerService(
-                self._controller, self._acting, self._streams, self._loop.post, access
-            )
-            methods += service.methods()
-            rest = ControllerRest(service.methods(), access)
+        if self._commands is not None:
+            methods += self._commands.methods()
         addresses = self._transport.start(
             listeners, {each.path: each for each in methods}
         )
-        if rest is not None and self._options.control.http_listeners:
+        if self._commands is not None and self._options.control.http_listeners:
             options = HttpOptions(
                 max_body_bytes=MAX_BODY_BYTES, request_timeout_s=_HTTP_TIMEOUT_S
             )
             self._http = HttpTransport(
                 self._loop, self._transport.budget, options, self._callers
             )
-            doors = self._http.start(self._options.control.http_listeners, rest)
-            addresses = [*addresses, *doors]
+            doors = self._options.control.http_listeners
+            more = self._http.start(doors, self._commands.answer_http)
+            addresses = [*addresses, *more]
         self._synchronizer.start()
         self._follower.start()
         return addresses
