@@ -222,7 +222,7 @@ class CallThreads:
         try:
             outcome = guest.call(signature_name, inputs)
         except BaseException as error:  # what a model returns may raise it when read
-            outcome = serving_error(error, model.source.id.slashed)
+            outcome = serving_error(error, model.label)
             # The error's frames hold the model's tensors, and our callers' frames hold
             # the error.
             forget_frames(outcome)
@@ -271,7 +271,7 @@ class CallThreads:
             request.model.drop()
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        refused = task.begin(self._clock.now(), model.source.id.slashed)
+        refused = task.begin(self._clock.now(), model.label)
         if refused is None and task.trace is not None:
             with current_span(task.trace.context):
                 return self.call(model, task.signature_name, task.inputs)[0]
@@ -340,13 +340,13 @@ class FrontCalls:
             if thread.refusal is not None or model.unloading:
                 return None
             if task is not None:
-                refused = task.begin(self._now(), model.source.id.slashed)
+                refused = task.begin(self._now(), model.label)
                 if refused is not None:
                     return refused
             try:
                 inputs = make_inputs()
             except Exception as error:  # there may be no memory to join them in
-                return serving_error(error, model.source.id.slashed)
+                return serving_error(error, model.label)
             before = read_thread_use()
             if self._infers_for_good:
                 outcome, call_s = thread.call(model, signature_name, inputs)
@@ -370,7 +370,7 @@ class FrontCalls:
         model.front = None
         log.warning(
             "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",
-            model.source.id.slashed,
+            model.label,
             call_s * 1e3,
             FRONT_LIMIT_S * 1e3,
         )

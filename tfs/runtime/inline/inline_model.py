@@ -121,6 +121,7 @@ class InlineModel:
 
     Attributes:
         source: See above.
+        label: The version, for errors.
         pid: The server's own process.
         num_threads: The number of threads that torch may use for a call of it.
         loaded: What loading it took. Other code runs in this process, too, so neither its
@@ -148,6 +149,7 @@ class InlineModel:
         import_s: float | None = None,
     ) -> None:
         self.source = source
+        self.label = source.id.slashed
         self.pid = os.getpid()
         self._enqueue = enqueue
         self._unload = unload
