@@ -16,6 +16,7 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
+from tfs.handlers.rest.paths import path_of
 
 X = floats((1, 2), 0.1, 2)
 MIXED = Signature(
@@ -57,6 +58,7 @@ MODEL = DescribedModel(
         "mixed": MIXED_INPUTS,
         "whole": {"x": floats((2,), 1, float("inf"))},
     },
+    path_of("a model/with signs"),
 )
 
 
@@ -114,7 +116,7 @@ def test_a_long_example_is_left_out() -> None:
     )
     inputs = {"x": TensorView(FLOAT32, (1, 5000), bytes(20_000))}
     model = DescribedModel(
-        "m", 1, {"serving_default": long}, {"serving_default": inputs}
+        "m", 1, {"serving_default": long}, {"serving_default": inputs}, path_of("m")
     )
     found = document(model)["paths"]["/v1/models/m:predict"]["post"]["requestBody"]
     assert "examples" not in found["content"]["application/json"]

@@ -6,6 +6,7 @@ from tests.tensors import floats
 from tfs.core.dtype import FLOAT32
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.handlers.rest.openapi_document import DescribedModel
+from tfs.handlers.rest.paths import path_of
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page.handler import render
 from tfs.server.page.views import described_view
@@ -22,6 +23,7 @@ def test_the_page_escapes_what_others_named() -> None:
         1,
         {"serving_default": SIGNATURE},
         {"serving_default": {"x": floats((1, 2), 1, 2)}},
+        path_of("<b>"),
     )
     view = {
         "is_operator": False,

@@ -12,7 +12,6 @@ import json
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from tfs.core.errors import BY_CODE, InvalidArgument, ServingError, Unavailable, Unknown
 from tfs.core.http_call import HTTP_STATUS
@@ -48,8 +47,9 @@ class HttpModels:
     ) -> ModelMetadata:
         """Returns the signatures of a version."""
         from tfs.client.requests import read_metadata_document
+        from tfs.handlers.rest.paths import path_of
 
-        path = f"{_path(model, version, label)}/metadata"
+        path = f"{path_of(model, version, label)}/metadata"
         return read_metadata_document(json.loads(self._ask("GET", path)))
 
     def predict(
@@ -69,13 +69,14 @@ class HttpModels:
 
         """
         from tfs.client import requests
+        from tfs.handlers.rest.paths import path_of
 
         form = self._arguments.http
         if form != "protobuf" and (outputs or signature):
             raise InvalidArgument("--signature and --output need --http protobuf")
         target = requests.Target(model, version, label, signature)
         rpc = requests.predict(target, inputs, outputs)
-        path = f"{_path(model, version, label)}:predict"
+        path = f"{path_of(model, version, label)}:predict"
         answer = self._ask("POST", path, _written(form, rpc.message))
         return requests.read_reply(rpc, answer)
 
@@ -115,13 +116,6 @@ class HttpModels:
         return http.client.HTTPSConnection(
             self._address, timeout=timeout_s, context=context
         )
-
-
-def _path(model: str, version: int | None, label: str | None) -> str:
-    path = f"/v1/models/{quote(model, safe='')}"
-    if version is not None:
-        return f"{path}/versions/{version}"
-    return path if label is None else f"{path}/labels/{quote(label, safe='')}"
 
 
 def _written(form: str, message: bytes) -> bytes:

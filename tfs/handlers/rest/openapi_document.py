@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from tfs.codec.json.document import SIGNATURE_NAME
 from tfs.codec.json.predict_body import INPUTS, INSTANCES
@@ -47,7 +46,7 @@ class DescribedModel:
         version: Which version was looked at.
         signatures: By key.
         examples: Inputs that it takes, by signature.
-        suffix: Of its path: the version or label, if one was asked for.
+        path: Where it is in the REST API, as it was asked for.
 
     """
 
@@ -55,12 +54,7 @@ class DescribedModel:
     version: int
     signatures: Mapping[str, Signature]
     examples: Mapping[str, Tensors]
-    suffix: str = ""
-
-    @property
-    def path(self) -> str:
-        """Where it is in the REST API."""
-        return f"/v1/models/{quote(self.name, safe='')}{self.suffix}"
+    path: str
 
 
 def openapi_document(

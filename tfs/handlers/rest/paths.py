@@ -9,7 +9,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Generic, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import InvalidArgument, NotFound
@@ -37,6 +37,14 @@ class Action(enum.Enum):
     STATUS = "status"
     METADATA = "metadata"
     OPENAPI = "openapi.json"
+
+
+def path_of(model: str, version: int | None = None, label: str | None = None) -> str:
+    """Returns where a model is, or its version or label, if one is asked for."""
+    path = f"/v1/models/{quote(model, safe='')}"
+    if version is not None:
+        return f"{path}/versions/{version}"
+    return f"{path}/labels/{quote(label, safe='')}" if label else path
 
 
 def parse_path(verb: str, path: str) -> tuple[Action, ModelSpec]:

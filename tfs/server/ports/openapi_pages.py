@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
-from urllib.parse import quote
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError
@@ -13,6 +12,7 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
+from tfs.handlers.rest.paths import path_of
 from tfs.handlers.rest.root import Run, answer_apart
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.server.core import ServerCore
@@ -80,18 +80,14 @@ class OpenApiPages:
             ServingError: It does not answer.
 
         """
-        name, suffix = asked.name, ""
-        if asked.version_label:
-            suffix = f"/labels/{quote(asked.version_label, safe='')}"
-        elif asked.version is not None:
-            suffix = f"/versions/{asked.version}"
-        handle = self._core.served.look_at(name, asked.version, asked.version_label)
+        which = (asked.name, asked.version, asked.version_label)
+        handle = self._core.served.look_at(*which)
         try:
             signatures = dict(handle.servable.signatures)
             version = handle.id.version
         finally:
             handle.release()
-        settings = self._core.config.models.get(name)
+        settings = self._core.config.models.get(asked.name)
         folders = (
             self._core.sources.paths_at_hand(settings.base_path) if settings else {}
         )
@@ -100,4 +96,5 @@ class OpenApiPages:
             key: ProbeInputs.of(folder, signature).batch(1)
             for key, signature in signatures.items()
         }
-        return DescribedModel(name, version, signatures, examples, suffix)
+        path = path_of(*which)
+        return DescribedModel(asked.name, version, signatures, examples, path)
