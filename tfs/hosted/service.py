@@ -18,7 +18,7 @@ from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import ServingError
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -42,7 +42,6 @@ from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
-from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.snapshot import Snapshot
@@ -62,7 +61,13 @@ class PythonRouterOptions:
     """Where a router in this process answers, and when it asks twice. Immutable."""
 
     listeners: Sequence[ListenerOptions]
-    hedging: HedgeOptions = field(default_factory=HedgeOptions)
+    hedge_budget: float = 0.05  # of all requests, at most
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hedge_budget <= 1:  # also refuses NaN
+            raise InvalidArgument(
+                f"hedge_budget must be from 0 to 1: {self.hedge_budget}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +236,7 @@ class HostedService:
             return None
         how = PythonRouterOptions(()) if isinstance(options, EnvoyOptions) else options
         own = PythonRouter(
-            how.listeners, self._loop, channels.send, how.hedging, self._missed
+            how.listeners, self._loop, channels.send, how.hedge_budget, self._missed
         )
         if not isinstance(options, EnvoyOptions):
             return own

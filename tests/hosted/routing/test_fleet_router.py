@@ -24,7 +24,6 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter
-from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.proto.inference import open_inference_grpc_pb2 as oip_pb2
@@ -68,8 +67,7 @@ class Bench:
 
     def make(self, folder: Path) -> FleetRouter:
         listeners = [ListenerOptions("listen", self.address)]
-        hedging = HedgeOptions(budget=0.5, least_seen=10)
-        own = PythonRouter(listeners, self.loop, self.channels.send, hedging)
+        own = PythonRouter(listeners, self.loop, self.channels.send, 0.5)
         if self.kind == "python":
             return own
         options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)

@@ -7,12 +7,13 @@ import math
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.hosted.routing.hedging import HedgeOptions, Hedging
+from tfs.hosted.routing.hedging import Hedging
+from tfs.hosted.service import PythonRouterOptions
 
 
 def test_the_delay_is_what_nineteen_of_twenty_took() -> None:
     """The latest latencies count, and only once there are enough."""
-    hedging = Hedging(HedgeOptions())
+    hedging = Hedging(0.05)
     for _ in range(19):
         hedging.note_latency(0.5)
     assert hedging.delay_s is None
@@ -26,7 +27,7 @@ def test_the_delay_is_what_nineteen_of_twenty_took() -> None:
 
 def test_second_requests_are_a_twentieth_of_the_first() -> None:
     """When everything is late, nothing is sent twice as often."""
-    hedging = Hedging(HedgeOptions(budget=0.05))
+    hedging = Hedging(0.05)
     taken = 0
     for _ in range(1000):
         hedging.note_request()
@@ -36,7 +37,7 @@ def test_second_requests_are_a_twentieth_of_the_first() -> None:
 
 def test_quiet_times_save_up_ten_second_requests_at_most() -> None:
     """A server that gets slow must not get all that was saved up in a day at once."""
-    hedging = Hedging(HedgeOptions(budget=0.05))
+    hedging = Hedging(0.05)
     for _ in range(1000):
         hedging.note_request()
     assert sum(hedging.take() for _ in range(50)) == 10
@@ -44,7 +45,7 @@ def test_quiet_times_save_up_ten_second_requests_at_most() -> None:
 
 def test_without_a_budget_nothing_is_sent_twice() -> None:
     """A budget of 0 switches hedging off."""
-    hedging = Hedging(HedgeOptions(budget=0.0))
+    hedging = Hedging(0.0)
     for _ in range(50):
         hedging.note_request()
         hedging.note_latency(1.0)
@@ -56,4 +57,4 @@ def test_without_a_budget_nothing_is_sent_twice() -> None:
 def test_a_bad_budget_is_refused_on_creation(budget: float) -> None:
     """More than all requests is a slip, and NaN is no number."""
     with pytest.raises(InvalidArgument, match="budget must be"):
-        HedgeOptions(budget)
+        PythonRouterOptions((), budget)

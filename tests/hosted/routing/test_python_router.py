@@ -16,14 +16,12 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.python_router import Outcome, PythonRouter
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
-OPTIONS = HedgeOptions(budget=0.5, least_seen=2)
 
 
 @dataclass
@@ -69,7 +67,7 @@ class Fleet:
         self.loop = ServingLoop(self.clock)
         self.sender = Sender()
         self.missed: list[str] = []
-        self.router = PythonRouter([], self.loop, self.sender.send, OPTIONS, self.miss)
+        self.router = PythonRouter([], self.loop, self.sender.send, 0.5, self.miss)
         self.router.set_routes({"m": ("a", "b"), "none": ()})
 
     def miss(self, model: str) -> bool:
@@ -96,8 +94,8 @@ class Fleet:
         return [each.address for each in self.sender.sent]
 
     def learn_latency(self) -> None:
-        """Has two requests answered in 10 ms, after which a third is late."""
-        for _ in range(2):
+        """Has twenty requests answered in 10 ms, after which the next is late."""
+        for _ in range(20):
             self.ask()
             self.clock.advance(0.01)
             self.answer(-1, b"")

@@ -243,14 +243,11 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
     from tfs.hosted.routing.envoy_config import EnvoyOptions, TlsFiles
-    from tfs.hosted.routing.hedging import HedgeOptions
     from tfs.hosted.service import PythonRouterOptions
 
     listen = door(arguments.listen, arguments.ssl_config_file)
     if not arguments.envoy:
-        return PythonRouterOptions(
-            [listen], HedgeOptions(budget=arguments.hedge_budget)
-        )
+        return PythonRouterOptions([listen], arguments.hedge_budget)
     if arguments.ssl_config_file:
         raise InvalidArgument("--ssl_config_file is for the router in Python")
     tls = None

@@ -9,37 +9,23 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job should be. Immutable.
-
-    Attributes:
-        name: Its name.
-        num_replicas: How many equal servers it has.
-        memory_bytes: How much the models of each of them may take together.
-        cpus: How many processors each of them may use; 0 for all.
-
-    """
+    """What a job should be: how many equal servers, and their limits. Immutable."""
 
     name: str
     num_replicas: int
-    memory_bytes: int
-    cpus: int = 0
+    memory_bytes: int  # for the models of each
+    cpus: int = 0  # of each; 0: all that there are
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One server of a job. Immutable.
+    """One server of a job. Immutable."""
 
-    Attributes:
-        address: Its gRPC port, which stays the same when it is started again, at least
-            on the same machine; empty while it has no place.
-        is_running: Whether it has a process.
-        problem: Why it has no process; empty if it has one.
-
-    """
-
+    # Its gRPC port, which stays the same when it is started again, at least on the same
+    # machine; empty while it has no place.
     address: str
-    is_running: bool
-    problem: str = ""
+    is_running: bool  # it has a process
+    problem: str = ""  # why it has none
 
 
 Seen = Mapping[str, Sequence[Replica]]
@@ -61,13 +47,9 @@ class JobRuntime(Protocol):
     4. who makes a runtime anew, after a crash, finds what the one before started;
     5. no replica takes more memory than its job's limit, and a margin that the
        implementor states, without being ended or refused.
-
-    Attributes:
-        look_s: Seconds between two looks.
-
     """
 
-    look_s: float
+    look_s: float  # between two looks
 
     def look(self, specs: Mapping[str, JobSpec]) -> Seen:
         """Does what is due so that there are these jobs, by name, and no others.

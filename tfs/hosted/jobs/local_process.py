@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,20 +43,12 @@ _LIMITED: Final = ("/bin/sh", "-c", 'ulimit -d "$0"; exec "$@"')
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """Where a replica is. Immutable.
-
-    Attributes:
-        spec: Its job.
-        index: Which of its replicas it is.
-        folder: Its own folder.
-        socket: The path of the Unix socket on which it should listen.
-
-    """
+    """Where a replica is. Immutable."""
 
     spec: JobSpec
-    index: int
-    folder: Path
-    socket: str
+    index: int  # among the replicas of its job
+    folder: Path  # its own
+    socket: str  # the path of the Unix socket on which it should listen
 
 
 CommandMaker = Callable[[ReplicaPlace], Sequence[str]]
@@ -72,7 +64,7 @@ class _Process:
     pid: int = 0
     birth: str = ""
     started_s: float = 0.0
-    running: JobSpec | None = None  # what its process was started with
+    limits: dict[str, int] = field(default_factory=dict)  # of its process
     num_failed: int = 0  # in a row, without a good run between
     start_at_s: float = 0.0
     kill_at_s: float | None = None  # it drains
@@ -155,7 +147,7 @@ class LocalProcesses:
             if now_s >= process.kill_at_s:
                 _signal(process, signal.SIGKILL)
         elif spec is None or (
-            _is_other(process.running, spec) and self._can_spare(process, spec)
+            process.limits != _limits(spec) and self._can_spare(process, spec)
         ):
             where = process.name, process.index
             log.info("event=replica_drains job=%s index=%d", *where)
@@ -180,14 +172,13 @@ class LocalProcesses:
         try:
             form = json.loads((place / "process").read_text())
             process.pid, process.birth = int(form["pid"]), form["birth"]
-            limits = form["memory_bytes"], form["cpus"]
+            process.limits = {each: form[each] for each in ("memory_bytes", "cpus")}
         except (OSError, ValueError, KeyError, TypeError):
             return _Process(process.name, process.index)
         if not process.birth or _birth(process.pid) != process.birth:
             return _Process(process.name, process.index)
         where = process.name, process.index, process.pid
         log.info("event=replica_found job=%s index=%d pid=%d", *where)
-        process.running = JobSpec(process.name, 1, *limits)
         process.started_s = self._clock.now()
         return process
 
@@ -196,11 +187,11 @@ class LocalProcesses:
         if "/" in spec.name or len(os.fsencode(socket)) > _LONGEST_SOCKET:
             self._note_failure(process, "needs a job with a shorter name, and no slash")
             return
-        folder.mkdir(parents=True, exist_ok=True)
         data_kib = (spec.memory_bytes + DATA_MARGIN_BYTES) >> 10
-        command = self._command(ReplicaPlace(spec, process.index, folder, socket))
         every = os.sched_getaffinity(0)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            command = self._command(ReplicaPlace(spec, process.index, folder, socket))
             # A child has the processors of the thread that starts it.
             os.sched_setaffinity(0, _share(sorted(every), spec.cpus, process.index))
             with (folder / "log").open("ab") as output:
@@ -218,20 +209,15 @@ class LocalProcesses:
             os.sched_setaffinity(0, every)
         started.returncode = 0  # it is waited for here, and by its number
         process.pid, process.birth = started.pid, _birth(started.pid)
-        process.started_s, process.running = self._clock.now(), spec
-        form = {
-            "pid": process.pid,
-            "birth": process.birth,
-            "memory_bytes": spec.memory_bytes,
-            "cpus": spec.cpus,
-        }
+        process.started_s, process.limits = self._clock.now(), _limits(spec)
+        form = {"pid": process.pid, "birth": process.birth, **process.limits}
         (folder / "process").write_text(json.dumps(form))
         where = spec.name, process.index, process.pid
         log.info("event=replica_started job=%s index=%d pid=%d", *where)
 
     def _note_end(self, process: _Process, how: str) -> None:
         was_asked = process.kill_at_s is not None
-        process.pid, process.kill_at_s, process.running = 0, None, None
+        process.pid, process.kill_at_s = 0, None
         if was_asked:
             return
         if self._clock.now() - process.started_s >= _GOOD_RUN_S:
@@ -273,11 +259,8 @@ class LocalProcesses:
         return self._folder / process.name / str(process.index)
 
 
-def _is_other(running: JobSpec | None, spec: JobSpec) -> bool:
-    """Whether a replica runs with other limits than it should."""
-    if running is None:
-        return False
-    return (running.memory_bytes, running.cpus) != (spec.memory_bytes, spec.cpus)
+def _limits(spec: JobSpec) -> dict[str, int]:
+    return {"memory_bytes": spec.memory_bytes, "cpus": spec.cpus}
 
 
 def _share(every: Sequence[int], cpus: int, index: int) -> Sequence[int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tfs.core.call import MethodKind, RpcMethod, StreamCall
@@ -52,9 +53,16 @@ class AdsServer:
     """
 
     def __init__(self) -> None:
-        self._messages = _Messages()
+        try:
+            for name in _MODULES:
+                importlib.import_module(f"envoy.{name}_pb2")
+            from envoy.service.discovery.v3 import discovery_pb2
+        except ImportError as error:
+            raise FailedPrecondition(
+                "routing by Envoy needs the extra: pip install 'tfs[envoy]'"
+            ) from error
+        self._discovery = discovery_pb2
         self._resources: dict[str, Resources] = {}
-        self._versions: dict[str, int] = {}
         self._streams: dict[StreamCall, _Stream] = {}
 
     def method(self) -> RpcMethod:
@@ -66,19 +74,16 @@ class AdsServer:
         if resources == self._resources.get(kind):
             return
         self._resources[kind] = resources
-        self._versions[kind] = self._versions.get(kind, 0) + 1
         for call, stream in list(self._streams.items()):
             self._tell(call, stream)
 
     def close(self) -> None:
         """Ends all streams."""
         for call in list(self._streams):
-            call.finish()
-        self._streams.clear()
+            self._end(call)
 
     def _open(self, call: StreamCall) -> None:
-        stream = _Stream()
-        self._streams[call] = stream
+        stream = self._streams[call] = _Stream()
         call.on_cancel(lambda: self._forget(call))
         call.on_half_close(lambda: self._end(call))
         call.on_message(lambda message: self._asked(call, stream, message))
@@ -94,7 +99,7 @@ class AdsServer:
     def _asked(
         self, call: StreamCall, stream: _Stream, message: bytes | memoryview
     ) -> None:
-        request = self._messages.request(message)
+        request = self._discovery.DiscoveryRequest.FromString(bytes(message))
         kind = request.type_url
         if request.HasField("error_detail"):
             problem = request.error_detail.message
@@ -102,64 +107,35 @@ class AdsServer:
         names = frozenset(request.resource_names)
         if stream.names.get(kind) != names:
             stream.names[kind] = names
-            stream.sent.pop(kind, None)  # those that it did not ask for before
+            stream.sent.pop(kind, None)  # it may have left out what it did not know
         self._tell(call, stream)
 
     def _tell(self, call: StreamCall, stream: _Stream) -> None:
-        for kind in _ORDER:
-            version = self._versions.get(kind)
-            if kind not in stream.names or version in (None, stream.sent.get(kind)):
-                continue
-            stream.num_sent += 1
-            wanted = stream.names[kind]
-            # Clusters and listeners are asked for without names: all of them.
-            found = [
-                each
-                for name, each in self._resources[kind].items()
-                if not wanted or name in wanted
-            ]
-            reply = self._messages.response(kind, f"{version}", stream.num_sent, found)
-            if call.send(reply):
-                stream.sent[kind] = version or 0
-
-
-class _Stream:
-    """What one Envoy asked for, and was sent."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, frozenset[str]] = {}
-        self.sent: dict[str, int] = {}
-        self.num_sent = 0
-
-
-class _Messages:
-    """Envoy's messages; of them only those that are used are imported."""
-
-    def __init__(self) -> None:
-        try:
-            for name in _MODULES:
-                importlib.import_module(f"envoy.{name}_pb2")
-            from envoy.service.discovery.v3 import discovery_pb2
-        except ImportError as error:
-            raise FailedPrecondition(
-                "routing by Envoy needs the extra: pip install 'tfs[envoy]'"
-            ) from error
-        self._discovery = discovery_pb2
-
-    def request(self, message: bytes | memoryview) -> Any:
-        """Returns a DiscoveryRequest."""
-        return self._discovery.DiscoveryRequest.FromString(bytes(message))
-
-    def response(
-        self, kind: str, version: str, nonce: int, resources: Sequence[Any]
-    ) -> bytes:
-        """Returns a DiscoveryResponse."""
         from google.protobuf import json_format
 
-        reply = self._discovery.DiscoveryResponse(
-            type_url=kind, version_info=version, nonce=f"{nonce}"
-        )
-        for each in resources:
-            json_format.ParseDict({"@type": kind, **each}, reply.resources.add())
-        message: bytes = reply.SerializeToString()
-        return message
+        for kind in _ORDER:
+            resources = self._resources.get(kind)
+            if resources is None or kind not in stream.names:
+                continue
+            if stream.sent.get(kind) is resources:
+                continue
+            stream.num_sent += 1
+            form = {
+                "type_url": kind,
+                "version_info": f"{stream.num_sent}",
+                "nonce": f"{stream.num_sent}",
+                "resources": [{"@type": kind, **each} for each in resources.values()],
+            }
+            reply = self._discovery.DiscoveryResponse()
+            json_format.ParseDict(form, reply)
+            if call.send(reply.SerializeToString()):
+                stream.sent[kind] = resources
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What one Envoy asked for by type, and was sent."""
+
+    names: dict[str, frozenset[str]] = field(default_factory=dict)
+    sent: dict[str, Resources] = field(default_factory=dict)
+    num_sent: int = 0

@@ -18,18 +18,12 @@ Servers = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterGroups:
-    """The groups at one moment. Immutable.
-
-    Attributes:
-        servers: The addresses of each.
-        group_of: The group of each model that some server answers for.
-        next_number: The name of the next new group.
-
-    """
+    """The groups at one moment. Immutable."""
 
     servers: Servers = field(default_factory=dict)
+    # Of each model that some server answers for.
     group_of: Mapping[str, str] = field(default_factory=dict)
-    next_number: int = 0
+    next_number: int = 0  # the name of the next new group
 
 
 def regrouped(before: ClusterGroups, routes: Routes) -> ClusterGroups:

@@ -59,20 +59,12 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class EnvoyOptions:
-    """How Envoy routes. Immutable.
+    """How Envoy routes. Immutable."""
 
-    Attributes:
-        address: Where it answers: "HOST:PORT" with a port, or "unix:/path".
-        folder: Where its files are; its path is short enough for sockets.
-        hedge_after_s: A request without an answer after this goes to a second server.
-        tls: Certificates for TLS to servers; None speaks plain text.
-
-    """
-
-    address: str
-    folder: str
-    hedge_after_s: float = 0.2
-    tls: TlsFiles | None = None
+    address: str  # where it answers: "HOST:PORT" with a port, or "unix:/path"
+    folder: str  # for its files; its path is short enough for sockets
+    hedge_after_s: float = 0.2  # without an answer: then a second server is asked
+    tls: TlsFiles | None = None  # to servers; None: plain text
 
     def __post_init__(self) -> None:
         if not self.hedge_after_s > 0:

