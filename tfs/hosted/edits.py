@@ -33,8 +33,6 @@ from tfs.proto.tfs.v1 import model_config_pb2
 # A smaller relative difference is not worth another packing.
 _LEARNS_FROM: Final = 0.2
 
-# -- serving jobs ---------------------------------------------------------------------
-
 
 def put_job(job: Job) -> Edit:
     """Adds or changes a serving job; models without a place may be placed there."""
@@ -114,9 +112,6 @@ def set_addresses(name: str, addresses: tuple[str, ...]) -> Edit:
         return _with_job(fleet, replace(job, addresses=addresses))
 
     return Edit(f"{name} has {len(addresses)} replicas", apply, job=name)
-
-
-# -- models ---------------------------------------------------------------------------
 
 
 def add_model(model: HostedModel) -> Edit:
@@ -255,9 +250,6 @@ def learn(measured: Mapping[str, int]) -> Edit:
     return Edit("memory as measured", apply)
 
 
-# -- what they share ------------------------------------------------------------------
-
-
 def required(fleet: Fleet, name: str) -> HostedModel:
     """Returns a model; NotFound, with the names there are, if there is none."""
     model = fleet.models.get(name)
@@ -333,13 +325,11 @@ def _placed(fleet: Fleet) -> Fleet:
 def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
     """Places models, and gives jobs the replicas that these want; says what is short."""
     found = pack(fleet)
-    fleet = replace(fleet, packing=found.jobs)
-    jobs = _sized(fleet)
+    jobs = _sized(replace(fleet, packing=found.jobs))
     if jobs != fleet.jobs:
-        fleet = replace(fleet, jobs=jobs)
+        fleet = replace(fleet, jobs=jobs, packing=found.jobs)
         found = pack(fleet)
-        fleet = replace(fleet, packing=found.jobs)
-    return fleet, found.shortfall
+    return replace(fleet, packing=found.jobs), found.shortfall
 
 
 def _sized(fleet: Fleet) -> Mapping[str, Job]:

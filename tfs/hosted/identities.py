@@ -51,13 +51,9 @@ class Identities:
         known = [name for name in peer.identity if name in self.by_name]
         if not known:
             said = ", ".join(peer.identity)
-            raise PermissionDenied(
-                f"{said} is nobody whom this fleet's identities name"
-            )
+            raise PermissionDenied(f"{said} is nobody whom this fleet knows")
         if changes and self.by_name[known[0]].role != "editor":
-            raise PermissionDenied(
-                f"{known[0]} is a viewer, and may change nothing here"
-            )
+            raise PermissionDenied(f"{known[0]} is a viewer, who changes nothing here")
         return known[0]
 
     def is_temp(self, owner: str) -> bool:

@@ -104,9 +104,8 @@ def num_copies(model: HostedModel, servers: Mapping[tuple[str, bool], int]) -> i
     """Returns on how many servers a model should be, where there are so many of each."""
     if not model.copies_by_default:
         return model.num_replicas
-    return min(
-        model.num_replicas, max(servers.get((model.partition, model.is_temp), 0), 1)
-    )
+    there = servers.get((model.partition, model.is_temp), 0)
+    return min(model.num_replicas, max(there, 1))
 
 
 class _Room:
@@ -127,19 +126,17 @@ class _Room:
 
     def put(self, model: HostedModel) -> None:
         """Takes what a model needs."""
-        taken = model.memory_bytes
+        taken = self._taken_by(model)
         if model.is_on_demand:
-            taken = self._taken_by(model)
             self.num_on_demand += 1
             self.shared_bytes += taken
         self.free_bytes -= taken
         self.free_cpus -= model.cpus
 
     def _taken_by(self, model: HostedModel) -> int:
-        taken = model.memory_bytes
-        if model.is_on_demand:
-            taken -= self.shared_bytes
-        return taken if taken > 0 else 0
+        if not model.is_on_demand:
+            return model.memory_bytes
+        return max(model.memory_bytes - self.shared_bytes, 0)
 
 
 class _Packer:
@@ -167,16 +164,12 @@ class _Packer:
 
     def packing(self) -> Packing:
         """Returns what was placed so far."""
-        shortfall = {name: num for name, num in self._missing.items() if num > 0}
-        return Packing(
-            {name: tuple(at) for name, at in self._placed.items()}, shortfall
-        )
+        jobs = {name: tuple(at) for name, at in self._placed.items()}
+        return Packing(jobs, {n: num for n, num in self._missing.items() if num > 0})
 
     def keep(self, before: Mapping[str, tuple[str, ...]]) -> None:
         """Places models where they were, where they fit, the largest first."""
-        for model in self._largest_first(
-            each for each in before if each in self._models
-        ):
+        for model in self._largest_first(n for n in before if n in self._models):
             for job in before[model.name]:
                 if self._missing[model.name] > 0 and self._fits(model, job):
                     self._put(model, job)
@@ -224,13 +217,11 @@ class _Packer:
         for job in preferred:
             if self._fits(model, job):
                 return job
-        order = self._by_free.get(model.partition, ())
+        order, rooms = self._by_free.get(model.partition, ()), self._rooms
         if model.is_on_demand:
             fitting = [job for _, job in order if self._fits(model, job)]
-            return min(
-                fitting, key=lambda job: self._rooms[job].num_on_demand, default=None
-            )
-        rooms, placed = self._rooms, self._placed[model.name]
+            return min(fitting, key=lambda job: rooms[job].num_on_demand, default=None)
+        placed = self._placed[model.name]
         zones = {rooms[job].job.zone for job in placed} - {""}
         first = bisect_left(order, (model.memory_bytes, ""))
         neighbours = [other for job in placed for other in self._beside[job]]

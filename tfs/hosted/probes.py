@@ -125,10 +125,9 @@ def is_probed(request: Any) -> bool:
     """
     if not isinstance(request, controller_pb2.AddModelRequest):
         return isinstance(request, controller_pb2.AddVersionRequest)
-    if request.hints.memory_bytes:
-        return False
     residency = parse_model_config(request.config).residency
-    return residency != model_config_pb2.ON_DEMAND
+    states_memory = bool(request.hints.memory_bytes)
+    return not states_memory and residency != model_config_pb2.ON_DEMAND
 
 
 def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
@@ -188,13 +187,11 @@ def newest_version_bytes(base_path: str) -> int:
         if found:
             newest = f"{base_path.rstrip('/')}/{found[max(found)]}"
             return size_of(newest) + PER_VERSION_BYTES
+        wrong = "holds no version yet"
     except OSError as error:
-        raise FailedPrecondition(
-            f"{base_path} cannot be looked at from here ({error}); say what one replica "
-            "takes (--memory)"
-        ) from error
+        wrong = f"cannot be looked at from here ({error})"
     raise FailedPrecondition(
-        f"{base_path} holds no version yet; say what one replica takes (--memory)"
+        f"{base_path} {wrong}; say what one replica takes (--memory)"
     )
 
 
@@ -214,6 +211,4 @@ def size_of(path: str) -> int:
     try:
         return sum(each.size_bytes for each in read_manifest(path).files.values())
     except ServingError:  # a directory without a manifest
-        return sum(
-            os.path.getsize(os.path.join(path, each)) for each in payload_files(path)
-        )
+        return sum(os.path.getsize(f"{path}/{each}") for each in payload_files(path))

@@ -35,7 +35,7 @@ _LONGEST_ASK_REST_S: Final = 0.8  # less than between two looks where nothing ha
 class JobClient(Protocol):
     """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most.
 
-    Calls raise a ``ServingError`` if the server does not answer, or refuses.
+    It raises a ``ServingError`` if the server does not answer, or refuses.
     """
 
     def list_models(self, address: str) -> JobReport:

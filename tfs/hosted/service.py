@@ -145,10 +145,10 @@ class HostedService:
                 options.control.identities,
                 options.control.http_key,
             )
+        self._stopping = threading.Event()
         self._follower = threading.Thread(
             target=self._follow, name="follow-store", daemon=True
         )
-        self._stopping = threading.Event()
         self._followed = Snapshot()
         self._waking: set[str] = set()  # this and the next are for the loop
         self._looked_at_s = -math.inf

@@ -228,11 +228,9 @@ class FleetCopy:
         except (OSError, ValueError, KeyError, TypeError, DataLoss) as error:
             log.warning("event=fleet_copy_unread path=%s problem=%s", self._path, error)
             return None
-        fleet = Fleet(
-            {each.name: each for each in jobs},
-            {each.name: each for each, _ in models},
-            {each.name: placed for each, placed in models},
-        )
+        named = {each.name: each for each, _ in models}
+        packing = {each.name: placed for each, placed in models}
+        fleet = Fleet({each.name: each for each in jobs}, named, packing)
         return Snapshot(revision, fleet)
 
 
