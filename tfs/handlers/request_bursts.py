@@ -127,12 +127,7 @@ class RequestBursts:
     ) -> None:
         """Has requests with the same head, and the same beginning, taken as this one.
 
-        Args:
-            call: A request whose body ends in the elements of its tensors.
-            spec: The model that it asks for.
-            inputs: Its tensors, in the order in which they are sent.
-            replies: Writes the answers.
-
+        Its body must end in the elements of its inputs, in their order.
         """
         template = BurstTemplate(
             spec,

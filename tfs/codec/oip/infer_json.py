@@ -54,11 +54,16 @@ def parse_infer(body: Buffer, json_bytes: int) -> tuple[InferRequestView, JsonRe
     whole = memoryview(body)
     text = bytes(whole[:json_bytes])
     document = parse_object(text)
-    settings = read_settings(_field(document, "parameters", {}).items())
+    settings = read_settings(_field(document, "parameters", {}))
     request_id = _field(document, "id", "")
     reader = _InputReader(whole[json_bytes:], may_have_bools(text))
     inputs = read_inputs(_named(document, "inputs"), reader.read)
-    reader.check_end()
+    num_left = len(reader.binary) - reader.index
+    if num_left:
+        raise InvalidArgument(
+            f"{num_left} bytes more than the inputs have follow the JSON; {BINARY_SIZE} "
+            "says how many are an input's"
+        )
     outputs = read_outputs([each[:2] for each in _named(document, "outputs")])
     return (
         InferRequestView(None, inputs, tuple(outputs), settings=settings),
@@ -144,19 +149,13 @@ class _InputReader:
             )
         return flat
 
-    def check_end(self) -> None:
-        if self.index != len(self.binary):
-            raise InvalidArgument(
-                f"{len(self.binary) - self.index} bytes more than the inputs have "
-                f"follow the JSON; {BINARY_SIZE} says how many are an input's"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class JsonReplies:
     """Writes answers of /infer: JSON, or a tuple of it and the raw contents behind it.
 
-    Immutable.
+    A ``ReplyWriter``. Immutable. An output that the protocol has no datatype for raises
+    Unimplemented. Requests come together if all of their outputs are binary.
 
     Attributes:
         request_id: The caller's name for the request; empty for none.
@@ -175,16 +174,9 @@ class JsonReplies:
         return self.binary_output if wanted is None else wanted
 
     def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply:
-        """Returns the answer, as :meth:`write`."""
         return self.write(answerer, outputs)
 
     def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
-        """Returns the answer.
-
-        Raises:
-            Unimplemented: The protocol has no datatype for an output.
-
-        """
         model, version, _ = answerer
         documents: list[dict[str, Any]] = []
         document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
@@ -214,10 +206,6 @@ class JsonReplies:
     def write_all(
         self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> Sequence[Reply] | None:
-        """Returns the answers to requests that were computed together, all outputs binary.
-
-        None for strings, which take more than copying elements.
-        """
         views = outputs.values()
         if any(view.dtype is STRING or not view.shape for view in views):
             return None

@@ -97,7 +97,7 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
         lambda input_: _view_of(*input_, budget),
     )
     outputs = read_outputs(
-        [(each.name, dict(_parameters(each.parameters))) for each in request.outputs]
+        [(each.name, _parameters(each.parameters)) for each in request.outputs]
     )
     spec = ModelSpec(
         request.model_name,
@@ -116,11 +116,11 @@ def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
     )
 
 
-def _parameters(parameters: Mapping[str, Any]) -> list[tuple[str, object]]:
-    return [
-        (name, getattr(value, value.WhichOneof("parameter_choice") or "", None))
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, object]:
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
         for name, value in parameters.items()
-    ]
+    }
 
 
 def _view_of(
@@ -199,7 +199,10 @@ _RAW_TAG: Final = wire.tag(6, wire.DELIMITED)
 
 @dataclass(frozen=True, slots=True)
 class InferReplies:
-    """Writes ``ModelInferResponse``. Immutable.
+    """Writes ``ModelInferResponse``, in parts if it is large.
+
+    A ``ReplyWriter``. Immutable. An output that the protocol has no datatype for raises
+    Unimplemented.
 
     Attributes:
         request_id: What the answer repeats; only requests without one come together.
@@ -212,7 +215,7 @@ class InferReplies:
     is_raw: bool = True
 
     def write_if_quick(self, answerer: Answerer, outputs: Tensors) -> Reply | None:
-        """Returns the reply; None for many strings, or typed values, of 0.1 us each."""
+        # Of many strings, or typed values, each takes 0.1 us.
         for view in outputs.values():
             if (view.dtype is STRING or not self.is_raw) and not is_quickly_written(
                 view.data, view.dtype.item_bytes
@@ -221,12 +224,6 @@ class InferReplies:
         return self.write(answerer, outputs)
 
     def write(self, answerer: Answerer, outputs: Tensors) -> Reply:
-        """Returns the reply, in parts if it is large. Thread-safe.
-
-        Raises:
-            Unimplemented: The protocol has no datatype for an output.
-
-        """
         if not self.is_raw and all(v.dtype in CONTENTS for v in outputs.values()):
             return self._typed(answerer, outputs)
         key = tuple([(name, view.dtype, view.shape) for name, view in outputs.items()])
@@ -244,10 +241,6 @@ class InferReplies:
     def write_all(
         self, answerer: Answerer, outputs: Tensors, num_rows: int, num_replies: int
     ) -> list[bytes] | None:
-        """Returns the replies to plain requests that were computed together.
-
-        None for strings and large replies, which take more than copying elements.
-        """
         fields: list[tuple[bytes, Buffer, int]] = []
         key: list[tuple[str, DType, tuple[int, ...]]] = []
         for name, view in outputs.items():

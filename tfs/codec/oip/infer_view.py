@@ -59,7 +59,7 @@ class InferSettings:
 NO_SETTINGS: Final = InferSettings()
 
 
-def read_settings(parameters: Iterable[tuple[str, object]]) -> InferSettings:
+def read_settings(parameters: Mapping[str, object]) -> InferSettings:
     """Returns what the parameters of a request ask for.
 
     Raises:

@@ -34,8 +34,8 @@ class CallOwner(Protocol):
 
     peer: Peer
     loop_ident: int
-    compress_bytes: int
-    post: Callable[[Callable[[], None]], None]
+    compress_bytes: int  # the least answer that is compressed
+    post: Callable[[Callable[[], None]], None]  # to the loop
 
     def take_room(
         self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool

@@ -41,14 +41,10 @@ _AGE_JITTER: Final = 0.1
 
 
 class HttpSession:
-    """One connection. Loop-confined.
+    """One connection, a ``Session`` that owns its calls (``CallOwner``). Loop-confined.
 
     Attributes:
-        compress_bytes: Least answer that is compressed for who accepts that.
         is_closed: Whether the socket is closed.
-        loop_ident: The loop's thread.
-        peer: The client.
-        post: Runs a function on the loop.
 
     Args:
         shared: The state of the transport.
@@ -98,7 +94,6 @@ class HttpSession:
     # -- reading -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Takes what the wire has already."""
         self.on_ready(READABLE)
 
     def on_ready(self, events: int) -> None:
@@ -488,7 +483,6 @@ class HttpSession:
     # -- time and the end ----------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
-        """Closes the connection if its client keeps the server waiting."""
         options, wire = self._shared.options, self._wire
         limit_s = options.no_progress_timeout_s
         queued = self._queued
@@ -519,7 +513,6 @@ class HttpSession:
         return is_stuck
 
     def begin_drain(self) -> None:
-        """Takes no more requests behind those that are there."""
         for call in self._calls:
             call.keeps_alive = False
 
@@ -543,7 +536,6 @@ class HttpSession:
             call.ticket = None
 
     def on_failure(self, error: Exception) -> None:
-        """Closes this connection, and no other, because our own code raised."""
         self._shared.clients.counters.failures += 1
         log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
         self.close()

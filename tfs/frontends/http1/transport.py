@@ -71,10 +71,7 @@ class HttpTransport:
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
-        """Takes no new requests; blocks until those taken are answered.
-
-        Returns whether all were by the (monotonic) deadline.
-        """
+        """See :meth:`tfs.core.call.Transport.drain`."""
         return self._clients.drain(deadline_s)
 
     def close(self) -> None:

@@ -178,8 +178,6 @@ def document_of(message: Message) -> dict[str, Any]:
 
 PREFIX: Final = "/v2"
 INFER: Final = "ModelInfer"
-GUARDED: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
-"""The methods that operate the server."""
 
 ROUTES: Final = (
     ("POST", "/v2/models/{name}/infer", INFER),
