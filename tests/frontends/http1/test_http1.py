@@ -430,7 +430,7 @@ def test_a_client_that_leaves_cancels_its_requests() -> None:
 def test_long_bodies_wait_for_room_and_all_are_answered() -> None:
     """Ten of 10 MB where 16 MB may be taken at a time; none is refused."""
     body = b"x" * (10 << 20)
-    with Rig(limit_bytes=16 << 20) as rig:
+    with Rig(limit_bytes=16 << 20, no_progress_timeout_s=PATIENCE_S) as rig:
         statuses: list[int] = []
 
         def ask() -> None:
