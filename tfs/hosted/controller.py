@@ -27,10 +27,6 @@ from tfs.proto.tfs.v1 import controller_pb2 as pb
 _MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
 _LONGEST_ID: Final = 200
 
-OpListener = Callable[[pb.Op], None]
-ModelListener = Callable[[pb.ModelInfo | None], None]
-"""Takes what a model is now; None, for the last time, when it is gone."""
-
 
 class Controller:
     """The requests of a fleet. Thread-safe; each blocks on the store.
@@ -72,7 +68,7 @@ class Controller:
         self,
         request: Any,
         deadline_s: float | None,
-        on_op: OpListener,
+        on_op: Callable[[pb.Op], None],
         owner: str = "",
     ) -> None:
         """Acts on a request that has an Edit; ``on_op`` is called once, on any thread.
@@ -171,10 +167,13 @@ class Controller:
     def watch(
         self,
         asked: pb.GetModelRequest,
-        on_model: ModelListener,
+        on_model: Callable[[pb.ModelInfo | None], None],
         is_open: Callable[[], bool],
     ) -> None:
-        """Calls ``on_model`` with a model now, and after each change while ``is_open``."""
+        """Calls ``on_model`` with a model now, and after each change while ``is_open``.
+
+        The last time it is called with None, when the model is gone.
+        """
         last = b""
 
         def has_ended(state: Snapshot) -> bool:

@@ -41,14 +41,9 @@ _ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTL
 class ControllerService:
     """The methods of the service. Confined to the serving loop; replies come from any thread.
 
-    Args:
-        controller: Acts on requests.
-        executor: Runs what blocks on the store.
-        streams: Ends watches when the server drains.
-        post: Runs a function on the loop.
-        identities: What callers with a certificate may do.
-        key: What callers over HTTP may show in its place; empty for none.
-
+    What blocks on the store runs on the executor; ``streams`` ends watches when the server
+    drains, and ``post`` runs a function on the loop. Callers over HTTP may show the key, if
+    it is not empty, in the place of a certificate.
     """
 
     def __init__(

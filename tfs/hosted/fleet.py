@@ -170,9 +170,7 @@ def _parsed(text: str) -> ModelConfig:
 def parse_model_config(text: str) -> ModelConfig:
     """Reads the fields of a model's config, as in a config file.
 
-    Raises:
-        InvalidArgument: A syntax error, or an unknown field.
-
+    Raises InvalidArgument for a syntax error, or an unknown field.
     """
     config = ModelConfig()
     try:

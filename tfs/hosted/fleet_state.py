@@ -211,12 +211,8 @@ class FleetState:
                     row = None if each is None else row_of(each)
                     # Without a reason: nobody asked for it.
                     revision = transaction.put(kind, name, row)
-            return Snapshot(
-                revision,
-                now.fleet,
-                merged(now.models_seen, models),
-                merged(now.jobs_seen, news),
-            )
+            seen_now = merged(now.models_seen, models), merged(now.jobs_seen, news)
+            return Snapshot(revision, now.fleet, *seen_now)
 
         return self._kept(self.store.transact(run, lease))
 

@@ -42,9 +42,7 @@ class Identities:
     def owner(self, peer: Peer, *, changes: bool) -> str:
         """Returns the name that a caller goes by; empty for one without a certificate.
 
-        Raises:
-            PermissionDenied: It is not known, or may change nothing and asks for that.
-
+        Raises PermissionDenied if it is not known, or may not change what it asks to.
         """
         if not self.by_name or not peer.identity:
             return ""

@@ -82,10 +82,7 @@ class Scaling:
     def wanted(
         self, now_s: float, fleet: Fleet, reports: Mapping[str, JobReport]
     ) -> dict[str, int]:
-        """Returns how many replicas models should have, for those where that changes.
-
-        The reports are the last of the servers that answer, by address.
-        """
+        """Returns how many replicas models should have, for those where that changes."""
         pairs, self._pairs = self._pairs, {}
         for address, report in reports.items():
             before, last = pairs.get(address, (report, report))

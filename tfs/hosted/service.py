@@ -47,9 +47,9 @@ from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 
-_NUM_CALLING: Final = 16
-_NUM_ACTING: Final = 16
-_HTTP_TIMEOUT_S: Final = 60.0  # as long as commands wait
+_NUM_THREADS: Final = 16
+# Requests over HTTP may take as long as commands wait.
+_HTTP: Final = HttpOptions(max_body_bytes=MAX_BODY_BYTES, request_timeout_s=60.0)
 _TICK_S: Final = 0.2
 _PAUSE_S: Final = 1.0  # after a store that could not be read
 
@@ -107,9 +107,9 @@ class HostedService:
         self._state = state
         self._clock = clock or MonotonicClock()
         self._loop = ServingLoop(self._clock)
-        self._callers = ThreadExecutor(_NUM_CALLING, "ask-job", self._clock)
+        self._callers = ThreadExecutor(_NUM_THREADS, "ask-job", self._clock)
         # Commands block for as long as versions are tried, and hold up no look at servers.
-        self._acting = ThreadExecutor(_NUM_ACTING, "act", self._clock)
+        self._acting = ThreadExecutor(_NUM_THREADS, "act", self._clock)
         self._keeper = None if jobs is None else JobKeeper(state, jobs)
         self._synchronizer = Synchronizer(
             state,
@@ -173,11 +173,8 @@ class HostedService:
             listeners, {each.path: each for each in methods}
         )
         if self._commands is not None and self._options.control.http_listeners:
-            options = HttpOptions(
-                max_body_bytes=MAX_BODY_BYTES, request_timeout_s=_HTTP_TIMEOUT_S
-            )
             self._http = HttpTransport(
-                self._loop, self._transport.budget, options, self._callers
+                self._loop, self._transport.budget, _HTTP, self._callers
             )
             doors = self._options.control.http_listeners
             more = self._http.start(doors, self._commands.answer_http)

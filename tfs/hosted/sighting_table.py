@@ -108,9 +108,7 @@ class SightingTable:
         edits: dict[str, dict[str, str | None]] = {}
         for name in changed:
             model, seen = self._fleet.models.get(name), self._seen.get(name, {})
-            answering = sorted(
-                at for at, each in seen.items() if each.primary is not None
-            )
+            answering = sorted(at for at, s in seen.items() if s.primary is not None)
             said = [each for each in answering if not self._heard[each].is_silent]
             jobs: frozenset[str] = frozenset()
             if model is None:

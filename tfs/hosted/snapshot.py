@@ -185,10 +185,7 @@ def _fate(job: Job | None) -> str:
 
 
 class FleetCopy:
-    """A file with a line about it, and one for each job and model. For one thread.
-
-    The folder of its path exists; an empty path keeps no copy.
-    """
+    """A file with a line for each job and model; none if its path is empty. For one thread."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -85,7 +85,7 @@ class Synchronizer:
 
     Args:
         state: The wanted state; is told of jobs that come and go, and of measured memory.
-        client: Calls the servers, on the threads of ``executor``.
+        client: Calls the servers.
         on_routes: Called on the thread that looks, when there are other routes than before.
         clock: Times everything.
         executor: Runs the calls of servers.
@@ -168,10 +168,8 @@ class Synchronizer:
     def look(self) -> Fleet:
         """Looks at the store, calls the servers, and returns the wanted state.
 
-        Raises:
-            ServingError: The store cannot be used; servers were asked and routes told by
-                what was read before.
-
+        Raises a ServingError if the store cannot be used; servers were asked and routes told
+        by what was read before.
         """
         trouble: ServingError | None = None
         try:
@@ -313,18 +311,15 @@ class Synchronizer:
             for at, each in known.items()
             if at in reports and not each.problem and (each.told or at in before)
         )
-        return JobSighting(
-            following, self._job_problem(job.name) or "; ".join(problems)
-        )
+        own = self._job_problem(job.name)
+        return JobSighting(following, own or "; ".join(problems))
 
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
-        changed = {}
+        changed, patience_s = {}, self._options.down_after_s
         for name, job in fleet.jobs.items():
             known = self._servers.known(job.addresses).values()
-            is_silent = all(
-                each.silent_s >= self._options.down_after_s for each in known
-            )
+            is_silent = all(each.silent_s >= patience_s for each in known)
             is_back = any(each in reports for each in job.addresses)
             if known and job.is_down != is_silent and (is_silent or is_back):
                 state = "down" if is_silent else "up"
