@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,13 @@ class Replica:
 Seen = Mapping[str, Sequence[Replica]]
 """The replicas that each job should have, in order, and how they do. A job that should
 have none is there while something is left of it."""
+
+
+def all_serve(
+    replicas: Iterable[Replica | None], is_ready: Callable[[str], bool]
+) -> bool:
+    """Whether these replicas serve, so that another one of their job may be drained."""
+    return all(each and each.is_running and is_ready(each.address) for each in replicas)
 
 
 class JobRuntime(Protocol):

@@ -21,7 +21,7 @@ from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen, all_serve
 
 log = logging.getLogger(__name__)
 
@@ -156,15 +156,11 @@ class LocalProcesses:
 
     def _can_spare(self, process: _Process, spec: JobSpec) -> bool:
         """Whether all other replicas of its job serve, so that one may be drained."""
-        others = [
-            self._processes[spec.name, index]
-            for index in range(spec.num_replicas)
-            if index != process.index
-        ]
-        return all(
-            each.pid and each.kill_at_s is None and self._is_ready(self._address(each))
-            for each in others
-        )
+        every = [self._processes[spec.name, each] for each in range(spec.num_replicas)]
+        others = [each for each in every if each is not process]
+        if any(each.kill_at_s is not None for each in others):
+            return False
+        return all_serve(map(self._replica, others), self._is_ready)
 
     def _found(self, place: Path) -> _Process:
         """Returns a replica of an earlier runtime, with its process if that still runs."""
@@ -247,10 +243,7 @@ class LocalProcesses:
 
     def _replica(self, process: _Process) -> Replica:
         problem = "" if process.pid else process.problem
-        return Replica(self._address(process), bool(process.pid), problem)
-
-    def _address(self, process: _Process) -> str:
-        return f"unix:{self._socket(process)}"
+        return Replica(f"unix:{self._socket(process)}", bool(process.pid), problem)
 
     def _socket(self, process: _Process) -> str:
         return str(self._place(process) / "grpc.sock")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen, all_serve
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.running_jobs import RunningJobs
 
@@ -168,13 +168,12 @@ class RayJobs:
 
     def _can_spare(self, key: tuple[str, int]) -> bool:
         """Whether all other replicas of a job serve, so that one may be drained."""
-        return all(
-            each.seen is not None
-            and each.seen.is_running
-            and self._is_ready(each.seen.address)
+        others = [
+            each.seen
             for (name, index), each in self._known.items()
             if name == key[0] and index != key[1] and each.given is not None
-        )
+        ]
+        return all_serve(others, self._is_ready)
 
     def _take_answers(self) -> None:
         waited = {each.answer: key for key, each in self._known.items() if each.answer}

@@ -28,27 +28,24 @@ class ClusterGroups:
 
 def regrouped(before: ClusterGroups, routes: Routes) -> ClusterGroups:
     """Returns the groups for new routes; pure."""
-    members: dict[str, Counter[tuple[str, ...]]] = {}
-    for name, addresses in routes.items():
-        group = before.group_of.get(name)
-        if group is not None and addresses:
-            members.setdefault(group, Counter())[tuple(sorted(addresses))] += 1
-    servers: dict[str, tuple[str, ...]] = {}
+    found = {name: tuple(sorted(each)) for name, each in routes.items() if each}
+    counts = Counter(
+        (before.group_of[name], addresses)
+        for name, addresses in found.items()
+        if name in before.group_of
+    )
     by_servers: dict[tuple[str, ...], str] = {}
-    for group, counts in members.items():
-        # What most of its models have now is what the group has.
-        addresses = max(counts, key=lambda each: (counts[each], each))
-        if addresses not in by_servers:
-            servers[group] = addresses
+    taken: set[str] = set()
+    # What most of its models have now is what a group has.
+    for (group, addresses), _ in counts.most_common():
+        if group not in taken and addresses not in by_servers:
+            taken.add(group)
             by_servers[addresses] = group
-    number, group_of = before.next_number, {}
-    for name, found in routes.items():
-        if not found:
-            continue
-        addresses = tuple(sorted(found))
+    number = before.next_number
+    for addresses in found.values():
         if addresses not in by_servers:
             by_servers[addresses] = f"{number}"
-            servers[f"{number}"] = addresses
             number += 1
-        group_of[name] = by_servers[addresses]
+    servers = {group: addresses for addresses, group in by_servers.items()}
+    group_of = {name: by_servers[addresses] for name, addresses in found.items()}
     return ClusterGroups(servers, group_of, number)
