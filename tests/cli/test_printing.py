@@ -8,14 +8,8 @@ import re
 import pytest
 
 from tests.cli.operating.model_report import report
-from tfs.cli.printing import ago, as_json, table
+from tfs.cli.printing import as_json, table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-
-
-def test_columns_are_aligned() -> None:
-    """Each as wide as its widest cell; line ends within cells become blanks."""
-    text = table(("A", "LONG"), [("xyz", 1), ("", "a\nb")])
-    assert text.splitlines() == ["A    LONG", "xyz  1", "     a b"]
 
 
 def test_names_are_not_cut_and_control_characters_do_not_come_through() -> None:
@@ -52,12 +46,3 @@ def test_json_has_the_same_keys_whatever_the_values() -> None:
     data = json.loads(as_json(pb.ModelReport(name="a")))
     assert data["overridden"] is False
     assert "primary" not in data  # nothing answers: version 0 would be one
-
-
-@pytest.mark.parametrize(
-    ("since_s", "expected"),
-    [(0, "-"), (990, "10 s"), (400, "10 min"), (-9000, "3 h"), (-900_000, "10 d")],
-)
-def test_times_are_told_as_people_do(since_s: float, expected: str) -> None:
-    """A time is told in the largest unit that still says something."""
-    assert ago(since_s, 1000.0) == expected

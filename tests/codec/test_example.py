@@ -215,12 +215,6 @@ def test_a_malformed_example_is_named_by_its_index() -> None:
         tensors_of_examples(broken, fixed(FLOAT32, (1,), default=(0.0,)))
 
 
-def test_no_examples_are_refused() -> None:
-    """An empty list of Examples is refused, with TensorFlow Serving's message."""
-    with pytest.raises(InvalidArgument, match=r"^INVALID_ARGUMENT: Input is empty\.$"):
-        tensors_of_examples(ExampleInput(()), fixed(FLOAT32, (1,)))
-
-
 def test_a_string_input_without_features_takes_the_examples_themselves() -> None:
     """Examples are passed serialized, with the context's bytes before each."""
     signature = Signature(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import Serving, config_text, export_scale, run_tfs
+from tests.e2e.serving import Serving, export_scale, run_tfs
 from tests.runtime.dlmopen_host import needs_dlmopen
 from tfs.client import Client
 from tfs.testing.patience import PATIENCE_S
@@ -74,33 +74,6 @@ def test_one_model_asks_for_private_pythons_and_another_does_not(
             )
             server.wait_for(f"{name}/3 is available")
             assert client.predict(name, {"x": X}).outputs["y"].tolist() == [[3, 6]]
-        assert server.stop() == 0
-
-
-def test_a_model_whose_private_pythons_have_no_room_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asked for by one model only, the reason is that version's status."""
-    needs_dlmopen()
-    monkeypatch.setenv("GLIBC_TUNABLES", NO_ROOM)
-    export_scale(tmp_path / "scale", 1)
-    config = tmp_path / "models.config"
-    runtime = "runtime { backend: DLMOPEN num_interpreters: 1 }"
-    config.write_text(config_text("scale", tmp_path / "scale", runtime))
-    with (
-        Serving(
-            f"--model_config_file={config}",
-            "--max_num_load_retries=0",
-            "--num_interpreters=1",
-            patience_s=LONG_S,
-        ) as server,
-        Client(server.address, timeout_s=PATIENCE_S) as client,
-    ):
-        server.wait_for("servable_end servable=scale/1")
-        (state,) = client.status("scale")
-        assert state.error_code == "FAILED_PRECONDITION"
-        assert "dlmopen" in state.error_message
-        assert "static TLS" in state.error_message
         assert server.stop() == 0
 
 

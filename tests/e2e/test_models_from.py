@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import tfs.export
 from tests.e2e.serving import Serving, export_scale
 from tfs.client import Client
 from tfs.core.errors import NotFound
@@ -95,30 +93,3 @@ def test_a_model_may_say_where_it_runs(tmp_path: Path) -> None:
             server.wait_for(f"{name}/1 is available")
             assert client.predict(name, {"x": X}).outputs["y"].tolist() == [[1, 2]]
         assert server.stop() == 0
-
-
-def test_a_version_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:
-    """Too little memory is that version's status; the others serve on."""
-    export_scale(tmp_path / "scale", 1)
-    big = torch.nn.Linear(2048, 1024).eval()
-    tfs.export.save(big, torch.rand(2, 2048), str(tmp_path / "big"), version=1)
-    config = tmp_path / "models.config"
-    config.write_text(
-        "model_config_list {"
-        + "".join(
-            f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" }}'
-            for name in ("scale", "big")
-        )
-        + "}"
-    )
-    with (
-        Serving(
-            f"--model_config_file={config}", "--model_memory_limit_bytes=4000000"
-        ) as server,
-        Client(server.address, timeout_s=PATIENCE_S) as client,
-    ):
-        server.wait_for("scale/1 is available")
-        server.wait_for("servable_end servable=big/1")
-        (state,) = client.status("big")
-        assert state.error_code == "RESOURCE_EXHAUSTED"
-        assert client.predict("scale", {"x": X}).version == 1

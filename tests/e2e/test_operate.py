@@ -243,41 +243,6 @@ def test_a_rollback_outlives_damage_edits_and_a_restart(tmp_path: Path) -> None:
         assert server.predicted() == 3
 
 
-def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
-    """The command refuses every kind of mistake with a reason, and changes nothing."""
-    export_scale(tmp_path / "scale", 1)
-    bad = tmp_path / "bad.config"
-    with Operated(tmp_path) as server:
-        server.wait_for("scale/1 is available")
-        before = server.json("config", "show")["effective"]
-        for text, words in (
-            ("model_config_list {", f"Invalid protobuf file: '{bad}'"),
-            ("", "the config is empty"),
-            (config_text("scale", Path("relative")), "absolute path"),
-            (
-                config_text("scale", server.base_path, "traffic { primary: -1 }"),
-                "traffic.primary",
-            ),
-            (
-                config_text("scale", server.base_path, 'model_platform: "hashmap"'),
-                "change a model's platform",
-            ),
-        ):
-            bad.write_text(text)
-            output = server.tfs("reload", str(bad), code=1)
-            assert "refused:" in output
-            assert words in output
-        shown = server.json("config", "show")
-        assert shown["effective"] == before
-        assert "change a model's platform" in shown["last_refusal"]["error"]["message"]
-        assert server.predicted() == 1
-        bad.write_text(config_text("other", tmp_path / "absent"))
-        output = server.tfs("reload", str(bad), code=1)
-        assert "applied: 1 model(s) did not" in output
-        assert output.count("absent of other does not exist") == 1
-        assert "does not exist" in output
-
-
 @pytest.mark.parametrize("transition", ["", "transition: RESOURCE_PRESERVING"])
 def test_a_reload_is_over_when_what_it_changed_answers(
     tmp_path: Path, transition: str
@@ -339,45 +304,6 @@ def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:
             reload(client, config_text("scale", server.base_path))
         assert server.predicted() == 1
         server.tfs("status")
-
-
-def test_a_model_says_where_it_runs_and_may_choose(tmp_path: Path) -> None:
-    """Placement and batching are reported; a config can ask for a process."""
-    export_scale(tmp_path / "scale", 1)
-    extra = "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 1 }"
-    with Operated(tmp_path, extra=extra) as server:
-        server.wait_for("scale/1 is available")
-
-        def is_placed() -> bool:
-            (version,) = server.json("models", "scale")["models"][0]["versions"]
-            return bool(version.get("placement", {}).get("place") == "PROCESS")
-
-        until(is_placed)
-        (version,) = server.json("models", "--stats")["models"][0]["versions"]
-        assert "isolation" in version["placement"]["why"]
-        assert version["signatures"][0]["name"] == "serving_default"
-        assert server.predicted() == 1
-
-
-def test_a_repositorys_models_are_the_base(tmp_path: Path) -> None:
-    """Directories come and go; an override stays laid over them."""
-    repository = tmp_path / "models"
-    for version in (1, 2):
-        export_scale(repository / "scale", version)
-    socket = tmp_path / "admin.sock"
-    with Serving(
-        f"--model_repository={repository}", f"--admin_socket_path={socket}"
-    ) as server:
-        server.wait_for("scale/2 is available")
-        status, output = run_command("rollback", "scale", f"--socket={socket}")
-        assert status == 0, output
-        export_scale(repository / "other", 1)
-        server.wait_for("other/1 is available")
-        with Client(server.address, timeout_s=PATIENCE_S) as client:
-            assert client.predict("scale", {"x": X}).version == 1
-            assert client.predict("other", {"x": X}).version == 1
-        status, output = run_command("config", "show", f"--socket={socket}")
-        assert f"# Base: model repository {repository}" in output
 
 
 def test_what_stands_in_runs_as_it_did(tmp_path: Path) -> None:

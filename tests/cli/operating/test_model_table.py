@@ -5,24 +5,10 @@ from __future__ import annotations
 from tests.cli.operating.model_report import report
 from tfs.cli.operating.model_table import (
     models_table,
-    stats_table,
     versions_table,
 )
-from tfs.cli.operating.status import batching_table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.report_words import problems_of, state_word
-
-
-def test_a_label_that_has_not_moved_yet_says_where_to_and_whether_it_will() -> None:
-    """It moves when the version can answer, which one that nobody loads never can."""
-    model = pb.ModelReport(name="digits")
-    model.labels.add(label="stable", version=1, pending_version=2)
-    model.labels.add(label="canary", pending_version=3)
-    model.labels.add(label="next", version=1, pending_version=4)
-    model.versions.add(version=2, state=20)
-    model.versions.add(version=3, state=50).error.message = "damaged"
-    (_, line) = models_table([model]).splitlines()
-    assert "stable=1 (2 to come), canary=- (3 failed), next=1 (4 not loaded)" in line
 
 
 def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
@@ -78,21 +64,6 @@ def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
     assert last.endswith(beside)
 
 
-def test_what_was_never_counted_takes_no_line() -> None:
-    """Counters by name and labels, histograms as number and mean; zeros are left out."""
-    stats = [
-        pb.Stat(name="requests", labels={"model": "m", "code": "OK"}, value=12),
-        pb.Stat(name="refused", value=0),
-        pb.Stat(name="took_s", histogram=pb.Histogram(counts=[1, 3], total=2.0)),
-        pb.Stat(name="waited_s", histogram=pb.Histogram(counts=[0, 0])),
-    ]
-    _, *lines = stats_table(stats).splitlines()
-    assert [line.split() for line in lines] == [
-        ["requests", "12", "code=OK,", "model=m"],
-        ["took_s", "4", "x", "0.5", "-"],
-    ]
-
-
 def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
     """Who is called at night need not do by hand what comes by itself."""
     model = pb.ModelReport(name="digits", primary=1)
@@ -128,14 +99,3 @@ def test_a_quarantined_version_is_not_called_available() -> None:
     given_up = model.versions.add(version=3, state=50)
     given_up.error.code = 1
     assert state_word(given_up) == "END"
-
-
-def test_what_is_told_of_batching_stands_in_for_missing_queues() -> None:
-    """A model in stages has no queue, however many requests it answered."""
-    model = pb.ModelReport(name="digits")
-    staged = model.versions.add(version=1).signatures.add(name="staged").batching
-    staged.enabled, staged.why = True, "in stages"
-    model.versions[0].signatures.add(name="idle").batching.enabled = True
-    (_, first, second) = batching_table([model]).splitlines()
-    assert first.split("-")[-1].strip() == "in stages"
-    assert second.endswith("no request yet")

@@ -181,79 +181,6 @@ def test_inputs_that_all_have_defaults_say_how_many_rows_there_are(
         assert outcome["y"] == y
 
 
-ARRAYS = """
-import numpy
-
-
-class Servable:
-    def predict(self, x):
-        ranked = numpy.argsort(x.numpy(), axis=1)[:, ::-1]
-        return {"ranked": ranked, "label": numpy.array(["b", "a"])[ranked]}
-"""
-
-
-def test_arrays_of_numpy_are_answers_as_libraries_make_them(
-    tmp_path: Path, load: Load
-) -> None:
-    """Views that run backwards, and names of classes; the signature may be given."""
-    source = tmp_path / "arrays.py"
-    source.write_text(ARRAYS)
-    form = {
-        "method": "predict",
-        "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
-        "outputs": {
-            "ranked": {"dtype": "int64", "shape": [-1, 2]},
-            "label": {"dtype": "string", "shape": [-1, 2]},
-        },
-    }
-    servable = load(save_python(source, tmp_path / "base", signatures={"rank": form}))
-    view = TensorView(FLOAT32, (1, 2), struct.pack("2f", 3.0, 4.0))
-    outcome = run_task(servable, "rank", {"x": view})
-    assert not isinstance(outcome, ServingError), outcome
-    assert outcome["ranked"].data == struct.pack("2q", 1, 0)
-    assert outcome["label"].data == (b"a", b"b")
-
-
-HASHES = """
-import numpy
-
-
-class Servable:
-    signatures = {
-        "serving_default": {
-            "method": "predict",
-            "inputs": {"text": {"dtype": "string", "shape": [-1]}},
-            "outputs": {"hash": {"dtype": "string", "shape": [-1]}},
-        }
-    }
-
-    def predict(self, text):
-        return {"hash": numpy.array([t[:4] + b"\\0" for t in text])}
-"""
-
-
-def test_numpys_bytes_are_answered_whole_or_not_at_all(
-    tmp_path: Path, load: Load
-) -> None:
-    """Zeros at their ends reach the client; what numpy cannot tell is an error."""
-    (tmp_path / "hashes.py").write_text(HASHES)
-    servable = load(save_python(tmp_path / "hashes.py", tmp_path / "base"))
-
-    def ask(*texts: bytes) -> object:
-        return run_task(
-            servable,
-            DEFAULT_SIGNATURE,
-            {"text": TensorView(STRING, (len(texts),), texts)},
-        )
-
-    outcome = ask(b"four", b"more")
-    assert not isinstance(outcome, ServingError), outcome
-    assert outcome["hash"].data == (b"four\0", b"more\0")  # type: ignore[index]
-    outcome = ask(b"four", b"one")
-    assert isinstance(outcome, ServingError)
-    assert "output 'hash': numpy's fixed-width bytes (S5)" in outcome.message
-
-
 SEVERAL = """
 class Servable:
     signatures = {
@@ -371,22 +298,6 @@ def test_a_port_that_another_process_has_is_told_with_what_to_set(
         words = "runtime { num_interpreters: 1 }"
         with pytest.raises(FailedPrecondition, match=re.escape(words)):
             load(str(tmp_path))
-
-
-def test_methods_of_a_signature_that_is_not_there_keep_a_version_from_loading(
-    tmp_path: Path, load: Load
-) -> None:
-    """A misspelt key would have another method answer, whoever wrote the version."""
-    (tmp_path / "servable.py").write_text(
-        SEVERAL.replace('{"halves": "halved"}', '{"half": "halved"}')
-    )
-    (tmp_path / "signatures.json").write_text(
-        '{"halves": {"method": "predict", '
-        '"inputs": {"x": {"dtype": "float32", "shape": [-1]}}, '
-        '"outputs": {"y": {"dtype": "float32", "shape": [-1]}}}}'
-    )
-    with pytest.raises(InvalidArgument, match=r"'half', which is no signature.*halves"):
-        load(str(tmp_path))
 
 
 @pytest.mark.parametrize(

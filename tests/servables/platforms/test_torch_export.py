@@ -265,46 +265,10 @@ def test_program_with_nested_outputs_asks_for_a_signature(tmp_path: Path) -> Non
         read_exported_signature(str(tmp_path / "model.pt2"))
 
 
-def test_damaged_program_is_data_loss(
-    tmp_path: Path, inline: InlineInterpreter
-) -> None:
-    """A program that torch cannot read says so, with the version of torch."""
-    path = Path(save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export"))
-    (path / "servable.json").rename(tmp_path / "servable.json")
-    with zipfile.ZipFile(path / "model.pt2", "w") as archive:
-        archive.writestr("m/archive_format", "pt2")
-        archive.writestr("m/models/model.json", "{}")
-    with pytest.raises(InvalidArgument, match="does not tell its signature"):
-        TorchExport().describe(str(path))
-    (path / "signatures.json").write_text(
-        '{"serving_default": {"method": "predict", "inputs": {"pixels": '
-        '{"dtype": "float32", "shape": [-1, 64]}}, "outputs": {"output": '
-        '{"dtype": "float32", "shape": [-1, 10]}}}}'
-    )
-    loader = VersionLoader(str(path), TorchExport(), LoadContext(lambda _: inline))
-    with pytest.raises(DataLoss, match=r"torch 2\."):
-        loader.load(ID)
-
-
 def test_only_compiled_programs_run_code(tmp_path: Path) -> None:
     """A graph cannot do anything but compute; machine code can."""
     path = save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export")
     assert not TorchExport().runs_code(path)
-
-
-def test_control_flow_that_is_no_graph_is_refused_with_the_way_out(
-    tmp_path: Path,
-) -> None:
-    """What torch.export cannot take goes into a package."""
-    with pytest.raises(InvalidArgument, match="Save it as torch_package"):
-        save(Looping(), PIXELS, tmp_path, platform="torch_export")
-
-
-class Looping(nn.Module):
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        while bool(pixels.sum() > 1):
-            pixels = pixels / 2
-        return pixels
 
 
 @torch.library.custom_op("tfs_tests::tripled", mutates_args=())

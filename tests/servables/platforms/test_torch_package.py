@@ -140,19 +140,6 @@ def test_replaced_byte_is_found_before_any_code_runs(version: Path) -> None:
     assert not interpreter.models
 
 
-def test_cut_archive_of_a_manifest_is_data_loss_before_anything_is_read(
-    version: Path,
-) -> None:
-    """A size tells a broken copy at once, by the same code as a wrong digest."""
-    archive = version / "model.pt"
-    archive.write_bytes(archive.read_bytes()[:1000])
-    loader = VersionLoader(
-        str(version), TorchPackage(), LoadContext(lambda _: FakeInterpreter())
-    )
-    with pytest.raises(DataLoss, match=r"model\.pt has 1000 bytes, its manifest says"):
-        loader.estimate_resources()
-
-
 @pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
 def test_a_manifest_without_its_payload_says_what_is_missing(
     version: Path, platform: str
