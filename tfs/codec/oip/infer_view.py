@@ -96,8 +96,10 @@ def _number(name: str, value: object) -> int:
 
 
 def _check_names(whose: str, names: Iterable[str], known: str) -> None:
-    """Refuses parameters of these names."""
+    """Refuses parameters of these names, but for one that is known."""
     for name in names:
+        if name == known:
+            continue
         for beginning, why in _NOT_OFFERED.items():
             if name.startswith(beginning):
                 raise Unimplemented(f"{whose}: parameter {name[:64]!r}: {why}")
@@ -122,7 +124,7 @@ def read_inputs(
     for name, parameters, each in inputs:
         if name in views:
             raise InvalidArgument(f"input {name!r} comes twice")
-        _check_names(f"input {name!r}", set(parameters) - {BINARY_SIZE}, BINARY_SIZE)
+        _check_names(f"input {name!r}", parameters, BINARY_SIZE)
         try:
             views[name] = read(each)
         except ServingError as error:
@@ -145,7 +147,7 @@ def read_outputs(
     for name, parameters in outputs:
         if name in wanted:
             raise InvalidArgument(f"output {name!r} comes twice")
-        _check_names(f"output {name!r}", parameters.keys() - {BINARY}, BINARY)
+        _check_names(f"output {name!r}", parameters, BINARY)
         is_binary = parameters.get(BINARY)
         if is_binary is not None and not isinstance(is_binary, bool):
             raise InvalidArgument(f"output {name!r}: {BINARY} must be a boolean")
