@@ -12,16 +12,15 @@ import pytest
 from google.protobuf import any_pb2, json_format, text_format, wrappers_pb2
 
 from tfs.proto._pool import POOL
-from tfs.proto.google.rpc import error_details_pb2, status_pb2
+from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow.core.protobuf import error_codes_pb2
 from tfs.proto.tensorflow_serving.apis import (
     get_model_metadata_pb2,
     model_pb2,
     predict_pb2,
-    prediction_service_pb2,
 )
-from tfs.proto.tfs.v1 import admin_service_pb2, model_config_pb2
+from tfs.proto.tfs.v1 import model_config_pb2
 
 
 def test_a_wrapper_object_of_the_default_pool_does_not_fit() -> None:
@@ -36,15 +35,6 @@ def test_a_wrapper_object_of_the_default_pool_does_not_fit() -> None:
     spec.version.value = 3
     assert spec == model_pb2.ModelSpec(version={"value": 3})
     assert spec.version.value == wrapper.value
-
-
-def test_a_version_of_zero_has_to_be_set_in_so_many_words() -> None:
-    """Assigning 0 to a wrapper's value sets the wrapper; reading it does not."""
-    spec = model_pb2.ModelSpec()
-    assert spec.version.value == 0
-    assert spec.WhichOneof("version_choice") is None
-    spec.version.value = 0
-    assert spec.WhichOneof("version_choice") == "version"
 
 
 def test_any_packs_and_unpacks_between_the_pools() -> None:
@@ -74,27 +64,11 @@ def test_json_and_text_of_an_any_need_our_pool() -> None:
     assert "[type.googleapis.com/tfs.v1.Traffic]" in text
 
 
-def test_retry_info_takes_its_delay_by_seconds_and_nanoseconds() -> None:
-    """Duration has its helpers in our pool as well."""
-    info = error_details_pb2.RetryInfo()
-    info.retry_delay.FromMilliseconds(250)
-    assert (info.retry_delay.seconds, info.retry_delay.nanos) == (0, 250_000_000)
-
-
 def test_messages_know_the_module_they_are_in() -> None:
     """Pickles and tracebacks name tfs.proto, not a module of another package."""
     request = predict_pb2.PredictRequest(model_spec={"name": "digits"})
     assert type(request).__module__ == ("tfs.proto.tensorflow_serving.apis.predict_pb2")
     assert pickle.loads(pickle.dumps(request)) == request
-
-
-def test_services_and_their_files_are_in_the_pool_for_reflection() -> None:
-    """Reflection serves descriptors out of the pool; no stub is needed for that."""
-    for file in (prediction_service_pb2.DESCRIPTOR, admin_service_pb2.DESCRIPTOR):
-        for name in file.services_by_name:
-            service = POOL.FindServiceByName(f"{file.package}.{name}")
-            assert POOL.FindFileContainingSymbol(service.full_name) is service.file
-            assert service.file.serialized_pb
 
 
 def test_an_error_code_is_found_where_older_code_looks_for_it() -> None:

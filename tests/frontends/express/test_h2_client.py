@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import h2.config
 import h2.connection
 import h2.errors
@@ -115,38 +113,6 @@ def test_large_messages_pass_within_the_windows_of_both(size: int) -> None:
     stream_id = client.request(body)
     assert client.bodies[stream_id] == prefixed(body)
     assert stream_id in client.ended
-
-
-def test_streams_interleave_without_mixing() -> None:
-    """Chunks of many requests in turn, some reset on the way."""
-    rng = random.Random(7)
-    client = H2Client()
-    left = {}
-    bodies = {}
-    for _ in range(50):
-        stream_id = client.h2.get_next_available_stream_id()
-        client.h2.send_headers(stream_id, grpc_headers())
-        bodies[stream_id] = prefixed(rng.randbytes(rng.randrange(3000)))
-        left[stream_id] = bodies[stream_id]
-    cancelled = set()
-    while left:
-        stream_id = rng.choice(list(left))
-        if rng.random() < 0.01:
-            client.h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
-            cancelled.add(stream_id)
-            del left[stream_id]
-            continue
-        size = rng.randrange(1, 500)
-        part, left[stream_id] = left[stream_id][:size], left[stream_id][size:]
-        client.h2.send_data(stream_id, part, end_stream=not left[stream_id])
-        if not left[stream_id]:
-            del left[stream_id]
-        if rng.random() < 0.3:
-            client.exchange()
-    client.exchange()
-    for stream_id, body in bodies.items():
-        if stream_id not in cancelled:
-            assert client.bodies[stream_id] == body
 
 
 @pytest.mark.parametrize("table_sizes", [[0], [100], [4096, 0, 4096, 10], [8192, 0]])

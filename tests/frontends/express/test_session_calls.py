@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.core.errors import Code, Unavailable
+from tfs.core.errors import Code
 from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
@@ -47,46 +46,6 @@ def test_all_requests_of_a_round_are_handled_before_anything_is_written(
     client.send(b"".join(hold(stream_id) for stream_id in range(1, 40, 2)))
     rig.step()
     assert len(rig.held) == 20
-
-
-def test_a_finish_from_another_thread_is_sent_in_the_next_round(rig: Rig) -> None:
-    """It is posted to the loop, which alone touches the connection."""
-    client = rig.connect()
-    client.send(hold(1) + hold(3))
-    rig.step()
-    first, second = rig.held
-
-    def finish_both() -> None:
-        first.reply(b"one")
-        second.fail(Unavailable("two"))
-
-    thread = threading.Thread(target=finish_both)
-    thread.start()
-    thread.join()
-    assert client.answer(1).messages == []
-    rig.step()
-    assert client.answer(1).messages == [b"one"]
-    assert client.answer(3).status == "14"
-
-
-def test_a_deadline_ends_its_call(rig: Rig) -> None:
-    """A call expires at its deadline, and its handler is told."""
-    client = rig.connect()
-    client.send(hold(1, ("grpc-timeout", "2S")))
-    rig.step()
-    (call,) = rig.held
-    told: list[str] = []
-    call.on_cancel(lambda: told.append("first"))
-    assert call.deadline_s == rig.clock.now() + 2.0
-    rig.advance(1.999)
-    assert not client.answer(1).has_ended
-    rig.advance(0.001)
-    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
-    assert told == ["first"]
-    assert call.cancel.error is not None
-    assert call.cancel.error.code is Code.DEADLINE_EXCEEDED
-    call.on_cancel(lambda: told.append("at once"))
-    assert told == ["first", "at once"]
 
 
 def test_a_deadline_passes_also_while_the_request_arrives(rig: Rig) -> None:

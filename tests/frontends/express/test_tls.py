@@ -87,15 +87,6 @@ def secured(rig: Rig, context: ssl.SSLContext) -> RawClient:
 # -- sessions --------------------------------------------------------------------------
 
 
-def test_a_call_is_answered_over_tls(rig: Rig, made: Certificates) -> None:
-    """The same session, encrypted; nothing is sent in the clear."""
-    client = secured(rig, trusting(made))
-    client.send(request(1) + request(3, b"pong"))
-    rig.settle()
-    assert client.answer(1).messages == [b"ping"]
-    assert client.answer(3).messages == [b"pong"]
-
-
 def test_a_request_may_come_with_the_end_of_the_handshake(
     rig: Rig, made: Certificates
 ) -> None:

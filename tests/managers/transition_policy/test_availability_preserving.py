@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.transition_policy import ActionKind, availability_preserving
+from managers.transition_policy import (
+    ActionKind,
+    TransitionPolicy,
+    availability_preserving,
+    resource_preserving,
+)
 from managers.versions.harness_state import HarnessSnapshot, HarnessState
 from tests.managers.transition_policy.tables import (
     answer,
@@ -111,22 +116,28 @@ def test_policy_never_takes_the_last_one_serving(
     assert others or not any(v.is_aspired for v in listed)
 
 
-@given(snapshots)
+POLICIES = pytest.mark.parametrize(
+    "policy", [availability_preserving, resource_preserving]
+)
+
+
+@POLICIES
+@given(listed=snapshots)
 def test_plan_is_what_would_be_answered_one_by_one(
-    listed: list[HarnessSnapshot],
+    policy: TransitionPolicy, listed: list[HarnessSnapshot]
 ) -> None:
     """Everything that may begin now is named at once, in the order it would begin."""
-    plan = availability_preserving(listed)
-    assert plan == one_by_one(availability_preserving, listed)
+    assert policy(listed) == one_by_one(policy, listed)
 
 
-@given(snapshots, st.data())
+@POLICIES
+@given(listed=snapshots, data=st.data())
 def test_policy_does_not_depend_on_the_order(
-    listed: list[HarnessSnapshot], data: st.DataObject
+    policy: TransitionPolicy, listed: list[HarnessSnapshot], data: st.DataObject
 ) -> None:
     """Snapshots come in any order."""
     shuffled = data.draw(st.permutations(listed))
-    assert availability_preserving(listed) == availability_preserving(shuffled)
+    assert policy(listed) == policy(shuffled)
 
 
 HANDED_OVER = {

@@ -11,7 +11,6 @@ from managers.versions.harness_state import END_STATES, HarnessSnapshot, Harness
 from tests.managers.transition_policy.tables import (
     answer,
     meaning,
-    one_by_one,
     snapshots,
     versions,
 )
@@ -116,23 +115,6 @@ def test_policy_loads_only_when_nothing_unaspired_is_left(
     else:
         assert not chosen.is_aspired
         assert chosen.state is HarnessState.READY
-
-
-@given(snapshots)
-def test_plan_is_what_would_be_answered_one_by_one(
-    listed: list[HarnessSnapshot],
-) -> None:
-    """Everything that may begin now is named at once, in the order it would begin."""
-    assert resource_preserving(listed) == one_by_one(resource_preserving, listed)
-
-
-@given(snapshots, st.data())
-def test_policy_does_not_depend_on_the_order(
-    listed: list[HarnessSnapshot], data: st.DataObject
-) -> None:
-    """Snapshots come in any order."""
-    shuffled = data.draw(st.permutations(listed))
-    assert resource_preserving(listed) == resource_preserving(shuffled)
 
 
 STANDING_IN = {
