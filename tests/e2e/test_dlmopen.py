@@ -47,36 +47,6 @@ def test_a_server_of_private_pythons_swaps_versions(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_one_model_asks_for_private_pythons_and_another_does_not(
-    tmp_path: Path,
-) -> None:
-    """Each runs where its own config says, in one server, and both answer."""
-    needs_dlmopen()
-    backends = {"private": "DLMOPEN", "contained": "PROCESS"}
-    models = ""
-    for name, backend in backends.items():
-        export_scale(tmp_path / name, 3)
-        models += (
-            f'config {{ name: "{name}" base_path: "{tmp_path / name}" '
-            f"runtime {{ backend: {backend} num_interpreters: 1 }} }} "
-        )
-    config = tmp_path / "models.config"
-    config.write_text(f"model_config_list {{ {models}}}")
-    with (
-        Serving(
-            f"--model_config_file={config}", "--num_interpreters=1", patience_s=LONG_S
-        ) as server,
-        Client(server.address, timeout_s=PATIENCE_S) as client,
-    ):
-        for name, backend in backends.items():
-            server.wait_for(
-                f"event=placed servable={name}/3 note='runs in {backend.lower()}"
-            )
-            server.wait_for(f"{name}/3 is available")
-            assert client.predict(name, {"x": X}).outputs["y"].tolist() == [[3, 6]]
-        assert server.stop() == 0
-
-
 def test_a_host_that_has_no_room_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
