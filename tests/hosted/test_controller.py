@@ -16,6 +16,7 @@ from tfs.core.errors import (
     NotFound,
     ResourceExhausted,
     ServingError,
+    Unavailable,
 )
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
@@ -396,6 +397,19 @@ def test_jobs_come_and_go_by_requests(api: Api) -> None:
         api.ask(pb.AddJobRequest(job="x", memory_bytes=MIB, num_replicas=2))
 
 
+@pytest.mark.parametrize("name", ["../x", "..", "a/b", "a b"])
+def test_a_job_that_runs_here_is_named_so_that_it_has_a_folder(
+    api: Api, name: str
+) -> None:
+    """Its folder goes with it, and that must not be somebody else's."""
+    reader = EditReader(check, estimate, may_run_jobs=True)
+    asked = pb.AddJobRequest(job=name, memory_bytes=MIB, num_replicas=1)
+    refusal = Controller(api.state, reader, api.clock).simulate(
+        pb.SimulateRequest(add_job=asked)
+    )
+    assert "choose a name of letters" in refusal.refusal
+
+
 def test_a_dry_run_says_what_would_be_and_does_nothing(api: Api) -> None:
     """It tells moves, memory and refusals."""
     api.add_model("m")
@@ -480,6 +494,31 @@ def test_a_watch_tells_what_changes(api: Api) -> None:
     number = len(told)
     api.see(a=serves(1))
     assert len(told) == number
+
+
+def test_a_store_that_is_away_for_one_who_waits_answers_all_later(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch reads the store; if that fails, it and all who wait are shown the next state."""
+    told: list[pb.ModelInfo | None] = []
+    added = [api.add_model("m"), api.add_model("n")]
+    watched = pb.GetModelRequest(model="m", num_changes=1)
+    api.controller.watch(watched, told.append, lambda: True)
+    added.append(api.add_model("o"))
+
+    def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    jobs = {each: JobSighting((each,)) for each in ("a", "b")}
+    api.state.note({each: {"a": serves(1)} for each in ("m", "n", "o")}, jobs)
+    with monkeypatch.context() as patch:
+        patch.setattr(api.state.store, "history", away)
+        with pytest.raises(Unavailable):
+            api.controller.take(api.state.read())
+    api.controller.take(api.state.read())
+    api.controller.take(api.state.read())
+    assert [len(each) for each in added] == [1, 1, 1]
+    assert [each.waits_for for each in told if each] == ["a to answer", ""]
 
 
 def test_the_fleet_is_reported_with_its_changes(api: Api) -> None:

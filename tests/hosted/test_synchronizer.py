@@ -91,7 +91,10 @@ class Bench:
         self.add_model("m")
 
     def make(
-        self, threads: HeldExecutor | None = None, name: str = "s"
+        self,
+        threads: HeldExecutor | None = None,
+        name: str = "s",
+        down_after_s: float = 10,
     ) -> Synchronizer:
         return Synchronizer(
             self.state,
@@ -99,7 +102,9 @@ class Bench:
             self.take,
             self.clock,
             threads,
-            SynchronizerOptions(down_after_s=10, only_routes=self.only_routes),
+            SynchronizerOptions(
+                down_after_s=down_after_s, only_routes=self.only_routes
+            ),
             holder=name,
         )
 
@@ -610,11 +615,14 @@ def test_who_lost_the_lease_in_the_midst_of_a_look_tells_nobody(bench: Bench) ->
     assert bench.jobs.told == told
 
 
-def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("down_after_s", [2.0, 10.0])
+def test_no_job_is_down_because_nobody_looked(
+    tmp_path: Path, down_after_s: float
+) -> None:
     """While this machine is asleep, no job can answer."""
     bench = Bench(tmp_path)
     threads = HeldExecutor()
-    bench.synchronizer = bench.make(threads)
+    bench.synchronizer = bench.make(threads, down_after_s=down_after_s)
 
     def look(after_s: float = 1.0) -> None:
         bench.look(after_s)
@@ -624,9 +632,9 @@ def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
     for _ in range(4):
         look()
     bench.jobs.told.clear()
-    look(600)
-    look()
-    assert not any(each.is_down for each in bench.fleet.jobs.values())
+    for after_s in (600, 1):
+        look(after_s)
+        assert not any(each.is_down for each in bench.fleet.jobs.values())
     assert bench.routes == {"m": ("a", "b")}
     # The same again, because another could have led meanwhile.
     assert bench.jobs.told == [("a", ("m",)), ("b", ("m",))]

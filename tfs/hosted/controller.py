@@ -196,9 +196,15 @@ class Controller:
         """Answers what waited for ``state``; called when something may have changed."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        left = [each for each in waiting if not each(state)]
-        with self._lock:
-            self._waiting += left
+        left = []
+        try:
+            while waiting:
+                if not waiting[-1](state):
+                    left.append(waiting[-1])
+                waiting.pop()
+        finally:  # the store may be away: who has no answer yet is shown the next state
+            with self._lock:
+                self._waiting += left + waiting
 
     def _wait(self, is_done: Callable[[Snapshot], bool]) -> None:
         if not is_done(self._state.read()):

@@ -195,6 +195,11 @@ class EditReader:
                 "nothing here starts servers: tfs hosted up does; or add the address of "
                 "one that runs"
             )
+        if is_ours and not re.fullmatch(r"\w[\w.-]*", asked.job):
+            raise InvalidArgument(
+                f"{asked.job!r} names a folder where its servers run: choose a name of "
+                "letters, digits, '.', '_' and '-'"
+            )
         return Job(
             asked.job,
             asked.memory_bytes,

@@ -47,6 +47,11 @@ T = TypeVar("T")
 
 _REQUEST: Final = EXPIRING + "request"
 _FLEET: Final = "fleet"
+# What an answer had in this order when it was kept as a list.
+_FIELDS_BEFORE: Final = (
+    *("requestId", "what", "model", "job", "version"),
+    *("revision", "generation", "numServers"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ class FleetState:
             known = transaction.get(_REQUEST, asked.request_id)
             if known is not None:
                 if json.loads(known)["content"] == digest:
-                    return _answer(known)
+                    return _answer(asked.request_id, known)
                 return InvalidArgument(
                     f"request id {asked.request_id} was used for another request; take a "
                     "new one"
@@ -183,7 +188,7 @@ class FleetState:
     def request(self, request_id: str) -> pb.Op | ServingError | None:
         """Returns what became of a request; None if it is not known (any more)."""
         text = self.store.transact(lambda t: t.get(_REQUEST, request_id))
-        return None if text is None else _answer(text)
+        return None if text is None else _answer(request_id, text)
 
     def note(
         self,
@@ -266,12 +271,14 @@ def _note_refusal(
         transaction.put(MODEL, edit.model, row, why)
 
 
-def _answer(known: str) -> pb.Op | ServingError:
+def _answer(request_id: str, known: str) -> pb.Op | ServingError:
     answer = json.loads(known)["answer"]
     if isinstance(answer, list):
-        code, message = answer
-        return BY_CODE.get(Code(code), Unknown)(message)
-    return json_format.ParseDict(answer, pb.Op())
+        code, *rest = answer
+        if isinstance(code, int):
+            return BY_CODE.get(Code(code), Unknown)(*rest)
+        answer = dict(zip(_FIELDS_BEFORE, [request_id, *answer], strict=False))
+    return json_format.ParseDict(answer, pb.Op(), ignore_unknown_fields=True)
 
 
 def _digest(request: Any) -> str:

@@ -195,15 +195,14 @@ class HostedService:
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
-        self._keeper = None
-        self._synchronizer.close()
-
-    def close(self, deadline_s: float) -> None:
-        """Ends everything; jobs go on serving."""
         self._stopping.set()
         if self._follower.is_alive():
             self._follower.join()
         self._synchronizer.close()
+
+    def close(self, deadline_s: float) -> None:
+        """Ends everything; jobs go on serving."""
+        self.stop_keeping()
         if self._router is not None:
             self._router.close()
         if self._http is not None:
@@ -285,8 +284,8 @@ class HostedService:
                 self._state.store.wait(revision, _TICK_S)
                 now = self._state.read()
                 revision = now.revision
-                if (keeper := self._keeper) is not None:
-                    keeper.keep(now)
+                if self._keeper is not None:
+                    self._keeper.keep(now)
                 if revision != self._followed.revision:
                     self._followed = now
                     self._synchronizer.nudge()

@@ -113,8 +113,9 @@ class Synchronizer:
         self._options = options or SynchronizerOptions()
         self._job_problem = job_problem
         self._holder = holder
-        # A look may take as long as the wait for it, and others are given as long again.
-        most_s = 3 * self._options.look_s
+        # A look may take as long as the wait for it, and others are given as long again;
+        # one look alone has no server given up.
+        most_s = min(3 * self._options.look_s, self._options.down_after_s / 2)
         executor = executor or InlineExecutor()
         self._servers = Servers(client, clock, executor, self.nudge, most_s)
         self._table = SightingTable()

@@ -251,6 +251,17 @@ def test_a_model_that_the_router_does_not_know_yet_is_looked_for(fleet: Fleet) -
     assert call.num_finishes == 1
 
 
+def test_a_request_that_waited_is_sent_once(fleet: Fleet) -> None:
+    """However long its server takes: the time at which it would ask again is over."""
+    call = fleet.ask("none")
+    fleet.router.set_routes({"none": ("a", "b")})
+    fleet.clock.advance(1.5)
+    fleet.loop.step()
+    assert fleet.addresses() == ["a"]
+    fleet.answer(0, b"late")
+    assert call.reply_bytes() == b"late"
+
+
 def test_a_request_waits_for_a_model_that_rests(fleet: Fleet) -> None:
     """It has one replica brought back, and is answered then; not for ever."""
     fleet.router.set_routes({"temp": ()})

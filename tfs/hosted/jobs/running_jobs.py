@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec, Seen
 
 log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 1.0  # after a look that failed
 
 
 class RunningJobs:
@@ -51,18 +54,20 @@ class RunningJobs:
                 self._specs = wanted
                 self._changed.notify_all()
 
-    def look(self) -> None:
-        """Looks once; for its thread, or for who never starts it."""
+    def look(self) -> bool:
+        """Looks once, for its thread, or for who never starts it; False if that failed."""
         specs = self._specs
         if specs is None:
-            return
+            return True
         try:
             self.seen = self._runtime.look(specs)
         except Exception:  # Ray has many; a cluster may be away for a while
             log.exception("event=jobs_failed")
+            return False
         with self._changed:
             self._looked = specs
             self._changed.notify_all()
+        return True
 
     def drain(self, deadline_s: float) -> bool:
         """Drains all jobs; returns whether they had ended by the deadline. Blocks."""
@@ -83,11 +88,10 @@ class RunningJobs:
 
     def _run(self) -> None:
         while True:
-            self.look()
+            specs = self._specs
+            pause_s = self._runtime.look_s if self.look() else _PAUSE_S
             with self._changed:
-                if self._looked is self._specs and not self._is_closing:
-                    self._clock.wait(
-                        self._changed, self._clock.now() + self._runtime.look_s
-                    )
+                if specs is self._specs and not self._is_closing:
+                    self._clock.wait(self._changed, self._clock.now() + pause_s)
                 if self._is_closing:
                     return

@@ -186,6 +186,8 @@ class _Request:
         if self._is_ended:
             return
         self._router.waiting.pop(self, None)
+        if self._timer is not None:  # it may be other routes that have it ask
+            self._timer.cancel()
         self._asked_s = self._now()
         self._tried.clear()
         if not self._ask_next():

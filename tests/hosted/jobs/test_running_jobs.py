@@ -1,0 +1,78 @@
+"""The thread that keeps jobs running: what a drain may count on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.hosted.fleets import MIB, state_in
+from tfs.core.clock import MonotonicClock
+from tfs.hosted import edits
+from tfs.hosted.fleet import Job
+from tfs.hosted.identities import ControlOptions
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.testing.patience import PATIENCE_S
+
+
+class Runtime:
+    """Has at once what is wanted, unless it is away."""
+
+    look_s = 0.01
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    def look(self, specs: Mapping[str, JobSpec]) -> Seen:
+        if self.is_away:
+            raise ConnectionError("away")
+        return {name: [Replica(f"unix:/{name}", True)] for name in specs}
+
+
+class HeldJobs(RunningJobs):
+    """Is told late what to keep."""
+
+    def __init__(self) -> None:
+        super().__init__(Runtime(), MonotonicClock())
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def keep(self, specs: Iterable[JobSpec]) -> None:
+        wanted = list(specs)
+        if wanted:
+            self.asked.set()
+            self.released.wait(PATIENCE_S)
+        super().keep(wanted)
+
+
+def test_who_ends_a_fleet_is_given_no_job_to_keep_any_more(tmp_path: Path) -> None:
+    """A look at the store that is under way comes first, so that all jobs stay drained."""
+    state, channels, jobs = state_in(tmp_path), JobChannels(), HeldJobs()
+    state.change(edits.put_job(Job("job", MIB, is_ours=True)))
+    options = ServiceOptions(ControlOptions(), None)
+    service = HostedService(state, channels, options, jobs=jobs)
+    service.start()
+    jobs.start()
+    assert jobs.asked.wait(PATIENCE_S)
+    threading.Timer(0.3, jobs.released.set).start()
+    service.stop_keeping()
+    assert jobs.drain(MonotonicClock.now() + PATIENCE_S)
+    service.close(MonotonicClock.now() + PATIENCE_S)
+    assert not jobs.seen
+    jobs.close()
+    channels.close()
+    state.store.close()
+
+
+def test_what_could_not_be_looked_at_has_not_ended() -> None:
+    """A cluster that is away while a fleet ends may have all its servers."""
+    runtime = Runtime()
+    runtime.is_away = True
+    with contextlib.closing(RunningJobs(runtime, MonotonicClock())) as jobs:
+        jobs.start()
+        assert not jobs.drain(MonotonicClock.now() + 0.2)
+        runtime.is_away = False
+        assert jobs.drain(MonotonicClock.now() + PATIENCE_S)
