@@ -147,6 +147,8 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
     interrupts = "rare, scale answer nobody meanwhile"
     assert interrupts in up.hosted(*fewer, "--dry_run")
     assert interrupts in up.hosted(*fewer)
+    limit = f"--model_memory_limit_bytes={3 << 30}"
+    assert any(limit in each.cmdline() for each in up.servers()), "it has it by now"
     up.wait_for_servers(1)
     up.hosted("remove-model", "scale")
     up.serving.process.send_signal(signal.SIGINT)

@@ -378,6 +378,34 @@ def test_new_limits_of_one_server_say_which_models_they_interrupt(api: Api) -> N
     assert not controller.simulate(pb.SimulateRequest(add_job=foreign)).notes
 
 
+def test_other_limits_are_in_force_when_all_servers_have_them(api: Api) -> None:
+    """A server that answers may still have the limits of before."""
+    reader = EditReader(check, estimate, may_run_jobs=True)
+    controller = Controller(api.state, reader, api.clock)
+    asked = pb.AddJobRequest(job="own", memory_bytes=50 * MIB, num_replicas=2, cpus=1)
+    ops: list[pb.Op] = []
+
+    def see(*limits: int) -> None:
+        runs = tuple((each * MIB, 1) for each in limits)
+        api.state.note({}, {"own": JobSighting(("x", "y"), "", runs)})
+        controller.take(api.state.read())
+
+    def change(memory: int) -> None:
+        asked.memory_bytes, asked.edit.request_id = memory * MIB, f"{memory}"
+        controller.change(asked, None, ops.append)
+
+    change(50)
+    see(50)
+    assert len(ops) == 1
+    change(60)
+    op = controller.op(pb.GetOpRequest(request_id="60"))
+    assert op.waits_for == "replicas to be started again with its limits"
+    see(50, 60)
+    assert len(ops) == 1
+    see(60)
+    assert len(ops) == 2
+
+
 def test_jobs_come_and_go_by_requests(api: Api) -> None:
     """Added when it answers, gone when it is removed."""
     added = api.ask(pb.AddJobRequest(job="c", memory_bytes=MIB))

@@ -17,7 +17,8 @@ from tfs.hosted import edits
 from tfs.hosted.controller_report import job_waits_for, model_waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
-from tfs.hosted.reports import JobReport, ReplicaSighting, report_of
+from tfs.hosted.jobs.job_runtime import Replica
+from tfs.hosted.reports import JobReport, JobSighting, ReplicaSighting, report_of
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteDatabase
 from tfs.hosted.store.state_store import StateStore
@@ -85,6 +86,7 @@ class Bench:
         self.jobs = Jobs()
         self.routes: Mapping[str, tuple[str, ...]] = {}
         self.only_routes = only_routes
+        self.replicas: dict[str, list[Replica]] = {}  # that run here, by job
         self.synchronizer = self.make()
         self.state.change(edits.put_job(server("a", 100 * MIB)))
         self.state.change(edits.put_job(server("b", 200 * MIB)))
@@ -105,6 +107,7 @@ class Bench:
             SynchronizerOptions(
                 down_after_s=down_after_s, only_routes=self.only_routes
             ),
+            lambda job: self.replicas.get(job, ()),
             holder=name,
         )
 
@@ -638,6 +641,29 @@ def test_no_job_is_down_because_nobody_looked(
     assert bench.routes == {"m": ("a", "b")}
     # The same again, because another could have led meanwhile.
     assert bench.jobs.told == [("a", ("m",)), ("b", ("m",))]
+
+
+def test_a_server_that_was_started_again_answers_when_it_has(tmp_path: Path) -> None:
+    """What the process before it said does not count; the limits are those of this one."""
+    bench = Bench(tmp_path)
+    threads = HeldExecutor()
+    bench.synchronizer = bench.make(threads)
+    for _ in range(4):
+        bench.look()
+        threads.run_held()
+
+    def seen() -> JobSighting:
+        return bench.state.read().jobs_seen["a"]
+
+    assert seen() == JobSighting(("a",))
+    bench.clock.advance(0.1)
+    again = Replica("a", True, "", (MIB, 1), bench.clock.now())
+    bench.replicas["a"] = [again]
+    bench.look(0.1)
+    assert seen() == JobSighting((), "", ((MIB, 1),))
+    threads.run_held()
+    bench.look()
+    assert seen() == JobSighting(("a",), "", ((MIB, 1),))
 
 
 def test_a_job_is_down_when_none_of_its_replicas_answers(bench: Bench) -> None:

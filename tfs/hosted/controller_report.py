@@ -86,6 +86,8 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
     if missing > 0:
         problem = f": {seen.problem}" if seen.problem else ""
         return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
+    if any(each != (job.memory_bytes, job.cpus) for each in seen.limits):
+        return Waiting("replicas to be started again with its limits")
     for each, placed in state.fleet.packing.items():
         replicas = state.models_seen.get(each, {})
         for address in seen.answering if name in placed else ():
@@ -169,10 +171,12 @@ def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
             free_bytes=free[name],
             num_models=num_models[name],
             instance="temp" if job.is_temp else "prod",
-            **state.jobs_seen.get(name, JobSighting())._asdict(),
+            answering=seen.answering,
+            problem=seen.problem,
             **{each: getattr(job, each) for each in _OF_JOB},
         )
         for name, job in fleet.jobs.items()
+        for seen in [state.jobs_seen.get(name, JobSighting())]
     ]
 
 

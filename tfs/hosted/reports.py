@@ -33,10 +33,14 @@ ModelSighting = Mapping[str, ReplicaSighting]
 
 
 class JobSighting(NamedTuple):
-    """Which replicas of a job answer and do as told; what is wrong with the others."""
+    """Which replicas of a job answer and do as told; what is wrong with the others.
+
+    ``limits`` are those with which replicas run, as far as that is known.
+    """
 
     answering: tuple[str, ...] = ()
     problem: str = ""
+    limits: tuple[tuple[int, int], ...] = ()  # each memory_bytes and cpus
 
 
 @dataclass(frozen=True, slots=True)

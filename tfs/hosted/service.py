@@ -118,7 +118,7 @@ class HostedService:
             self._clock,
             self._callers,
             options.synchronizing,
-            self._keeper.problem if self._keeper else lambda _: "",
+            lambda name: jobs.seen.get(name, ()) if jobs else (),
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}

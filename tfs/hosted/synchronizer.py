@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -33,6 +33,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
+from tfs.hosted.jobs.job_runtime import Replica
 from tfs.hosted.load_following import WINDOW_S, Scaling
 from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
 from tfs.hosted.routing.fleet_router import Routes
@@ -90,7 +91,7 @@ class Synchronizer:
         clock: Times everything.
         executor: Runs the calls of servers.
         options: How often to look, and how long to wait for a job.
-        job_problem: Says what is wrong with the processes of a job; empty if nothing is.
+        replicas: Returns those of a job that runs here.
         holder: How this synchronizer is called where it leads.
 
     """
@@ -103,7 +104,7 @@ class Synchronizer:
         clock: Clock,
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
-        job_problem: Callable[[str], str] = lambda _: "",
+        replicas: Callable[[str], Sequence[Replica]] = lambda _: (),
         holder: str = "",
     ) -> None:
         self._state = state
@@ -111,7 +112,7 @@ class Synchronizer:
         self._on_routes = on_routes
         self._clock = clock
         self._options = options or SynchronizerOptions()
-        self._job_problem = job_problem
+        self._replicas = replicas
         self._holder = holder
         # A look may take as long as the wait for it, and others are given as long again;
         # one look alone has no server given up.
@@ -305,15 +306,19 @@ class Synchronizer:
         before = self._last.jobs_seen.get(job.name, JobSighting()).answering
         known = self._servers.known(job.addresses)
         problems = [each.problem for each in known.values() if each.problem]
+        replicas = self._replicas(job.name)
+        started_s = {each.address: each.started_s for each in replicas}
         # One that answers and has a problem refuses what it is told, and one that was
         # not told anything yet may.
         following = tuple(
             at
             for at, each in known.items()
             if at in reports and not each.problem and (each.told or at in before)
+            if reports[at].at_s >= started_s.get(at, 0.0)
         )
-        own = self._job_problem(job.name)
-        return JobSighting(following, own or "; ".join(problems))
+        own = [each.problem for each in replicas if each.problem]
+        limits = {each.limits for each in replicas if each.limits}
+        return JobSighting(following, "; ".join(own or problems), tuple(sorted(limits)))
 
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""

@@ -27,8 +27,3 @@ class JobKeeper:
             found = tuple(each.address for each in replicas if each.address)
             if name in wanted and found != wanted[name].addresses:
                 self._state.change(edits.set_addresses(name, found))
-
-    def problem(self, name: str) -> str:
-        """Returns what is wrong with the replicas of a job; empty if nothing is."""
-        found = [each.problem for each in self._jobs.seen.get(name, ())]
-        return "; ".join(each for each in found if each)

@@ -26,6 +26,10 @@ class Replica:
     address: str
     is_running: bool  # it has a process
     problem: str = ""  # why it has none
+    limits: tuple[int, int] | None = None  # its memory_bytes and cpus, where known
+    started_s: float = (
+        0.0  # when its process did, by this machine's clock; 0: not known
+    )
 
 
 Seen = Mapping[str, Sequence[Replica]]

@@ -242,8 +242,11 @@ class LocalProcesses:
         del self._processes[process.name, process.index]
 
     def _replica(self, process: _Process) -> Replica:
-        problem = "" if process.pid else process.problem
-        return Replica(f"unix:{self._socket(process)}", bool(process.pid), problem)
+        address = f"unix:{self._socket(process)}"
+        if not process.pid:
+            return Replica(address, False, process.problem)
+        limits = process.limits["memory_bytes"], process.limits["cpus"]
+        return Replica(address, True, "", limits, process.started_s)
 
     def _socket(self, process: _Process) -> str:
         return str(self._place(process) / "grpc.sock")

@@ -75,7 +75,7 @@ class ReplicaActor:
         address = self._address()  # before the server asks for it
         self._jobs.keep([replace(spec, name=_NAME, num_replicas=1)])
         for found in self._jobs.seen.get(_NAME, ()):
-            return replace(found, address=address)
+            return replace(found, address=address, started_s=0.0)
         return Replica(address, False, "not started yet")
 
     def drain(self) -> bool:
