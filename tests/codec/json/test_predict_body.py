@@ -120,6 +120,15 @@ def test_what_has_a_default_may_be_left_out(body: object) -> None:
     assert read(sent, defaulted)["scale"] == floats((1,), 3)
 
 
+@pytest.mark.parametrize("key", ["inputs", "instances"])
+def test_a_plain_value_is_for_the_only_input_although_it_has_a_default(
+    key: str,
+) -> None:
+    """It would be lost if the default stood for it."""
+    only = replace(signature(x="float32"), defaults={"x": floats((1,), 1)})
+    assert read({key: [5]}, only) == {"x": floats((1,), 5)}
+
+
 def test_strings_are_text_or_base64() -> None:
     """Also where one stands for a whole row.
 

@@ -592,10 +592,14 @@ def test_heads_that_repeat_are_known() -> None:
 
 
 def test_answers_that_wait_for_their_turn_count() -> None:
-    """Who asks for much at once is refused what there is no room for."""
+    """Who asks for much at once is refused what there is no room for.
+
+    Headers that answers have in any case, as those for pages of others, are there then, too.
+    """
     large = bytes(8 << 20)
 
     def answer(call: HttpCall) -> None:
+        call.more_headers = (("X-Any", call.path),)
         if call.path != "/0":
             call.respond(HttpReply((large,)))
         else:
@@ -613,6 +617,8 @@ def test_answers_that_wait_for_their_turn_count() -> None:
                 rig.loop.post(begin)
 
         rig.loop.post(begin)
-        statuses = [client.read_answer()[0] for _ in range(8)]
+        answers = [client.read_answer() for _ in range(8)]
+        assert [each[1]["x-any"] for each in answers] == [f"/{i}" for i in range(8)]
+        statuses = [each[0] for each in answers]
         assert statuses[:4] == [200] * 4
         assert set(statuses[4:]) == {429}

@@ -303,6 +303,18 @@ def test_the_length_of_the_json_must_lie_within_the_body() -> None:
         assert "and the body has 2 bytes" in str(call.outcome)
 
 
+def test_requests_without_inputs_are_answered_one_by_one() -> None:
+    """There are no elements in which they could differ."""
+    desk = Desk()
+    text = b'{"inputs": [], "parameters": {"signature_name": "%b", "%b": true}}'
+    body = text % (b"float32-2", b"binary_data_output")
+    for _ in range(2):
+        call = FakeHttpCall("POST", "/v2/models/m/infer", body)
+        assert desk.bursts.take([call]) == [call]
+        desk.rest(call)
+        assert "Missing but required: {x}" in str(call.outcome)
+
+
 @pytest.mark.parametrize("outputs", [None, "y"])
 def test_requests_over_http_that_come_together_are_answered_together(
     outputs: str | None,

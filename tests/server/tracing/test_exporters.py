@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import io
 import json
 import logging
 import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -18,6 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from tfs.core.errors import InvalidArgument
+from tfs.server.tracing import exporters
 from tfs.server.tracing.exporters import (
     CollectorExporter,
     ConsoleExporter,
@@ -115,6 +118,22 @@ def test_a_collector_that_is_busy_is_asked_again(
     assert len(bodies) == 3
     assert len(set(bodies)) == 1
     assert not caplog.records
+
+
+def test_a_proxy_is_asked_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was asked for at first, on a tunnel of TLS."""
+    asked: list[tuple[str, str | None]] = []
+
+    def through_proxy(request: Any, **_: object) -> io.BytesIO:
+        asked.append((request.type, request.selector))
+        request.set_proxy("127.0.0.1:3128", "http")  # as urllib's handler does
+        return io.BytesIO()
+
+    monkeypatch.setattr(exporters, "urlopen", through_proxy)
+    exporter = exporter_for("https://collector/v1/traces")
+    for _ in range(3):
+        exporter.export([EndedSpan(SPAN)])
+    assert asked == [("https", "/v1/traces")] * 3
 
 
 @pytest.mark.parametrize(

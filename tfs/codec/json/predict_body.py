@@ -148,6 +148,8 @@ class PredictBody:
                 for name, spec in specs.items()
                 if name in sent or name not in signature.defaults
             }
+            if not (is_named or specs):
+                specs = signature.inputs  # a plain value is for one with a default
         if not is_named and len(specs) > 1:
             got, wanted = "inputs is a plain value/list", "an object"
             if is_rows:

@@ -219,7 +219,8 @@ class HttpRequestCall:
         """Replaces an answer that there is no room for."""
         reply = failure(error)
         length = len(reply.body[0])
-        first = b"%b%d\r\n" % (_before_length(reply.status, JSON), length)
+        before, more = _before_length(reply.status, JSON), _lines(self.more_headers)
+        first = b"%b%d\r\n%b" % (before, length, more)
         self.answer = self._whole(first, reply.body, length)
 
     def _finish(

@@ -97,7 +97,7 @@ class OipRestHandler:
         # Whether requests like this one differ in their elements alone.
         sizes = [view.size_bytes for view in request.inputs.values()]
         recurs = (
-            sum(sizes) == len(body) - json_bytes
+            0 < sum(sizes) == len(body) - json_bytes
             and all(sizes)
             and not replies.request_id
             and not settings.changes_call

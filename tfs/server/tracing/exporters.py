@@ -79,10 +79,12 @@ class CollectorExporter:
         told.resource_spans[0].scope_spans[0].spans.extend(
             each.message for each in spans
         )
-        body, request, why = told.SerializeToString(), self.request, ""
-        is_gzip = request.get_header("Content-encoding") == "gzip"
-        request.data = gzip.compress(body, 1) if is_gzip else body
+        body, url, why = told.SerializeToString(), self.request.full_url, ""
+        if self.request.get_header("Content-encoding") == "gzip":
+            body = gzip.compress(body, 1)
         for pause_s in (*self._pauses_s, 0.0):
+            # Each time another: a proxy's way stays in a request that took it.
+            request = Request(url, body, self.request.headers)
             try:
                 urlopen(request, timeout=self.timeout_s, context=self._tls).close()
                 return
@@ -95,7 +97,6 @@ class CollectorExporter:
                 why = str(error)
             if self._is_closing.wait(pause_s):
                 break
-        url = request.full_url
         log.warning("event=spans_lost num=%d url=%s why=%r", len(spans), url, why)
 
     def shutdown(self) -> None:
