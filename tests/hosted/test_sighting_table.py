@@ -52,6 +52,17 @@ def test_a_model_leaves_when_it_answers_where_it_goes() -> None:
     assert wanted(made) == {"a": (), "b": ("m",)}
 
 
+def test_who_gives_a_model_up_next_gets_no_more_requests() -> None:
+    """Those that know routes and nothing else do not ask another server on NOT_FOUND."""
+    made = table(fleet("b"), heard("a1", "b1"))
+    assert made.routes == {"m": ("a1", "b1")}
+    made.take(fleet("b"), heard(*ALL))
+    assert made.routes == {"m": ("b1", "b2")}
+    displaced = replace(fleet(), models={"m": replace(MODEL, is_temp=True)})
+    made.take(displaced, heard("b1"))
+    assert made.routes == {"m": ("b1",)}, "nobody else has it"
+
+
 def test_a_model_stays_until_all_replicas_of_its_new_job_answer() -> None:
     """One of three would take three times the load."""
     assert wanted(table(fleet("b"), heard("a1", "a2", "b1")))["a"] == ("m",)

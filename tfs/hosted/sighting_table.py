@@ -34,7 +34,8 @@ class SightingTable:
     Attributes:
         routes: The addresses that answer for each model that is to have a replica. Where
             none of them answered the last question, these are the ones that answered for
-            the model before: one that is merely slow to report takes the request.
+            the model before: one that is merely slow to report takes the request. One
+            that is told next to give the model up is left out while others answer.
         wanted: What each job is to serve, with its configs.
 
     """
@@ -116,8 +117,9 @@ class SightingTable:
             elif not model.num_replicas:
                 self.routes[name] = ()
             else:
-                self.routes[name] = tuple(said or answering)
                 jobs = self._jobs_of(name, said)
+                stay = [each for each in said if self._job_at.get(each) in jobs]
+                self.routes[name] = tuple(stay or said or answering)
             for job in self._wanted_by.pop(name, jobs) | jobs:
                 config = model.config if model and job in jobs else None
                 if self.wanted.get(job, {}).get(name) != config:

@@ -238,16 +238,17 @@ class Synchronizer:
             each for job in fleet.jobs.values() for each in job.addresses
         )
         heard = self._see(fleet)
-        if self._routed != self._table.routes:
-            self._routed = dict(self._table.routes)
-            self._on_routes(self._routed)
         for address in gone:  # after no more requests go there
             self._client.forget(address)
         return {at: each.report for at, each in heard.items() if not each.is_silent}
 
     def _see(self, fleet: Fleet) -> Mapping[str, Heard]:
+        """Tells routers what follows from what servers said; these are told after that."""
         heard = self._servers.heard(self._options.down_after_s)
         self._unnoted |= self._table.take(fleet, heard)
+        if self._routed != self._table.routes:
+            self._routed = dict(self._table.routes)
+            self._on_routes(self._routed)
         return heard
 
     def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
