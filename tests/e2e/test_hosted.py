@@ -19,11 +19,15 @@ from tests.e2e.serving import (
     fork_tfs,
     run_command,
 )
+from tests.hosted.routing.engines import skip_without_ads
+from tests.hosted.routing.xds_client import XdsClient
 from tests.server.validated import save_for, write_requests
 from tfs.client import Client
 from tfs.client.retry_policy import RetryPolicy
 from tfs.core.errors import ServingError
 from tfs.core.version.input_statistics import MIN_VALUES
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
@@ -174,3 +178,34 @@ def test_signals_mean_to_a_router_what_they_mean_to_a_server(
 def _sleep(client: Client) -> None:
     with contextlib.suppress(ServingError):
         client.predict("sleeper", {"x": X * PATIENCE_S})
+
+
+def test_clients_without_a_router_outlive_a_killed_server(
+    jobs: list[Serving], scale: Path, tmp_path: Path, control: str
+) -> None:
+    """gRPC's own ``xds:///`` finds the servers that ``--xds`` names, and asks the other."""
+    skip_without_ads()
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "scale"
+    sent = request.inputs["x"]
+    sent.dtype = types_pb2.DT_FLOAT
+    sent.tensor_content = X.tobytes()
+    for size in X.shape:
+        sent.tensor_shape.dim.add().size = size
+    store = f"--store={tmp_path / 'fleet.db'}"
+    doors = ("--listen=127.0.0.1:0", "--xds=127.0.0.1:0")
+    fleet = Serving.of(fork_tfs("hosted", "run", store, control, *doors))
+    try:
+        fleet.wait_for(r"listening on 127\S+")
+        with XdsClient(fleet.wait_for(r"listening on (127\S+)")) as client:
+            for each in jobs:
+                hosted("add-job", each.address, "--memory=1G")
+            hosted("add-model", "scale", str(scale), "--replicas=2")
+            message = request.SerializeToString()
+            client.begin("scale", message, 20, PATIENCE_S)
+            (answer,) = client.outcomes()
+            client.begin("scale", message, 3000, PATIENCE_S)
+            jobs[0].process.kill()
+            assert client.outcomes() == {answer: 3000}
+    finally:
+        fleet.close()

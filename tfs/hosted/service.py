@@ -79,6 +79,8 @@ class ServiceOptions:
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     # Where versions of new models are uploaded to, by partition.
     model_stores: Mapping[str, str] = field(default_factory=dict)
+    # Where clients of xds:/// ask for servers; None: nowhere.
+    xds: ListenerOptions | None = None
 
 
 class HostedService:
@@ -234,11 +236,18 @@ class HostedService:
         own = PythonRouter(
             how.listeners, self._loop, channels.send, how.hedge_budget, self._missed
         )
-        if not isinstance(options, EnvoyOptions):
+        xds = self._options.xds
+        if not isinstance(options, EnvoyOptions) and xds is None:
             return own
+        from tfs.hosted.routing.ads import AdsServer
         from tfs.hosted.routing.envoy_router import EnvoyRouter
+        from tfs.hosted.routing.xds_clients import XdsRouter
 
-        return EnvoyRouter(options, self._loop, own)
+        ads = AdsServer()
+        router: FleetRouter = own
+        if isinstance(options, EnvoyOptions):
+            router = EnvoyRouter(options, self._loop, own, ads)
+        return XdsRouter(xds, self._loop, router, ads) if xds else router
 
     def _may_rest(self, name: str) -> bool:
         """Whether a model may have no server while nobody asks for it."""

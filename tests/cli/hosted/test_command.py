@@ -343,6 +343,7 @@ def test_a_dry_run_tells_what_would_be(
         (["run", "--down_after_s=1"], "down_after_s must be more than 1"),
         (["run", "--listen=127.0.0.1"], "--listen takes"),
         (["run", "--control=x"], "--control takes"),
+        (["run", "--xds=x"], "--xds takes"),
         (["run", "--envoy=/x", "--ssl_config_file=/absent"], "/absent"),
         (["run", "--envoy=/x", "--hedge_after_s=0"], "hedge_after_s must be"),
         (["up", "--servers=9"], "at most 8"),

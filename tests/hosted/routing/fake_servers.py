@@ -24,9 +24,9 @@ class FakeServer:
 
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, address: str = "") -> None:
         self.name = name
-        self.address = f"unix:{folder}/{name}.sock"
+        self.address = address or f"unix:{folder}/{name}.sock"
         self.answer: Callable[[bytes, Any], bytes] = self.plain
         self.requests: list[tuple[str, float]] = []
         self.metadata: dict[str, str | bytes] = {}

@@ -21,6 +21,7 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
+from tfs.hosted.routing.ads import AdsServer
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter
@@ -71,7 +72,7 @@ class Bench:
         if self.kind == "python":
             return own
         options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
-        return EnvoyRouter(options, self.loop, own)
+        return EnvoyRouter(options, self.loop, own, AdsServer())
 
     def route(self, **routes: str) -> None:
         """Sets routes, by the names of servers; returns when the router has them."""

@@ -154,6 +154,12 @@ def _add_routing(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="with --envoy: when a late request is sent a second time (default 0.2)",
     )
+    parser.add_argument(
+        "--xds",
+        default="",
+        metavar="ADDRESS",
+        help="where gRPC clients of xds:///MODEL ask for its servers (default nowhere)",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -183,6 +189,9 @@ def _run(arguments: argparse.Namespace) -> int:
             take_over=arguments.take_over,
         ),
         model_stores=read_stores(arguments.model_store, ""),
+        xds=door(arguments.xds, arguments.ssl_config_file, "--xds")
+        if arguments.xds
+        else None,
     )
     copy = FleetCopy(arguments.copy)
     store = open_store(arguments.store)

@@ -1,14 +1,15 @@
-"""Envoy's aggregated discovery service (ADS): sends resources, and again when they change.
+"""The aggregated discovery service (ADS): sends resources, and again when they change.
 
-"State of the world": each answer has all resources of a type, and Envoy acknowledges or
-refuses it. What Envoy has of a type stays in force until it takes another.
+"State of the world": each answer has all resources of a type, and is acknowledged or
+refused. What a subscriber has of a type stays in force until it takes another. Envoy gets
+all there is for it; others, who are gRPC clients, get what they name, if there is such.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,9 +19,7 @@ from tfs.hosted.routing.envoy_config import CLUSTER, ENDPOINTS, LISTENER, ROUTES
 
 log = logging.getLogger(__name__)
 
-PATH: Final = (
-    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-)
+SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 
 # Clusters before their endpoints, and both before the routes that lead to them.
 _ORDER: Final = (CLUSTER, ENDPOINTS, LISTENER, ROUTES)
@@ -31,6 +30,7 @@ _MODULES: Final = (
     "config.endpoint.v3.endpoint",
     "config.listener.v3.listener",
     "config.route.v3.route",
+    "extensions.filters.http.fault.v3.fault",
     "extensions.filters.http.lua.v3.lua",
     "extensions.filters.http.router.v3.router",
     "extensions.filters.network.http_connection_manager.v3.http_connection_manager",
@@ -42,6 +42,9 @@ _MODULES: Final = (
 
 Resources = Mapping[str, Mapping[str, Any]]
 """The resources of a type by name, as plain values."""
+
+FindResource = Callable[[str, str], Mapping[str, Any] | None]
+"""Returns the resource of a type with a name; None if there is none."""
 
 
 class AdsServer:
@@ -59,23 +62,31 @@ class AdsServer:
             from envoy.service.discovery.v3 import discovery_pb2
         except ImportError as error:
             raise FailedPrecondition(
-                "routing by Envoy needs the extra: pip install 'tfs[envoy]'"
+                "Envoy and xds:/// need the extra: pip install 'tfs[envoy]'"
             ) from error
         self._discovery = discovery_pb2
         self._resources: dict[str, Resources] = {}
+        self._find: FindResource | None = None
         self._streams: dict[StreamCall, _Stream] = {}
 
     def method(self) -> RpcMethod:
-        """Returns the method that Envoy calls."""
-        return RpcMethod(PATH, self._open, MethodKind.BIDIRECTIONAL)
+        """Returns the method that subscribers call."""
+        path = f"/{SERVICE}/StreamAggregatedResources"
+        return RpcMethod(path, self._open, MethodKind.BIDIRECTIONAL)
 
     def set(self, kind: str, resources: Resources) -> None:
-        """Replaces the resources of a type; tells who asked for them if they differ."""
-        if resources == self._resources.get(kind):
-            return
-        self._resources[kind] = resources
-        for call, stream in list(self._streams.items()):
-            self._tell(call, stream)
+        """Replaces Envoy's resources of a type; tells it if they differ."""
+        if resources != self._resources.get(kind):
+            self._resources[kind] = resources
+            self._tell_all()
+
+    def set_named(self, find: FindResource) -> None:
+        """Replaces what gRPC clients get; tells them what differs of what they named.
+
+        Until it is called first, they wait, and keep what they have.
+        """
+        self._find = find
+        self._tell_all()
 
     def close(self) -> None:
         """Ends all streams."""
@@ -83,7 +94,9 @@ class AdsServer:
             self._end(call)
 
     def _open(self, call: StreamCall) -> None:
-        stream = self._streams[call] = _Stream()
+        first = self._discovery.DiscoveryRequest.FromString(bytes(call.message))
+        is_envoy = first.node.user_agent_name == "envoy"
+        stream = self._streams[call] = _Stream(is_envoy)
         call.on_cancel(lambda: self._forget(call))
         call.on_half_close(lambda: self._end(call))
         call.on_message(lambda message: self._asked(call, stream, message))
@@ -103,21 +116,34 @@ class AdsServer:
         kind = request.type_url
         if request.HasField("error_detail"):
             problem = request.error_detail.message
-            log.error("event=envoy_refused kind=%s problem=%s", kind, problem)
+            log.error("event=resources_refused kind=%s problem=%s", kind, problem)
         names = frozenset(request.resource_names)
         if stream.names.get(kind) != names:
             stream.names[kind] = names
             stream.sent.pop(kind, None)  # it may have left out what it did not know
         self._tell(call, stream)
 
+    def _wanted(self, stream: _Stream, kind: str) -> Resources | None:
+        """Returns what a stream is to have of a type; None: that is not known yet."""
+        if stream.is_envoy:
+            return self._resources.get(kind)
+        if self._find is None:
+            return None
+        found = {name: self._find(kind, name) for name in stream.names[kind]}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _tell_all(self) -> None:
+        for call, stream in list(self._streams.items()):
+            self._tell(call, stream)
+
     def _tell(self, call: StreamCall, stream: _Stream) -> None:
         from google.protobuf import json_format
 
         for kind in _ORDER:
-            resources = self._resources.get(kind)
-            if resources is None or kind not in stream.names:
+            if kind not in stream.names:
                 continue
-            if stream.sent.get(kind) is resources:
+            resources = self._wanted(stream, kind)
+            if resources is None or stream.sent.get(kind) == resources:
                 continue
             stream.num_sent += 1
             form = {
@@ -134,8 +160,9 @@ class AdsServer:
 
 @dataclass(slots=True)
 class _Stream:
-    """What one Envoy asked for by type, and was sent."""
+    """What a subscriber asked for by type, and was sent."""
 
+    is_envoy: bool
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     sent: dict[str, Resources] = field(default_factory=dict)
     num_sent: int = 0

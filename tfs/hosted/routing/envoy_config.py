@@ -29,8 +29,8 @@ ROUTE_NAME: Final = "models"
 OWN: Final = "own"
 """The cluster that is the process beside Envoy."""
 
-_ADS: Final = {"ads": {}, "resource_api_version": "V3"}
-_HTTP: Final = f"{_TYPES}envoy.extensions.filters.http"
+ADS: Final = {"ads": {}, "resource_api_version": "V3"}
+_FILTERS: Final = f"{_TYPES}envoy.extensions.filters"
 _HTTP2: Final = {
     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": f"{_TYPES}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -42,7 +42,7 @@ _RETRY_ON: Final = (
 )
 _NOT_FOUND: Final = {"name": "grpc-status", "string_match": {"exact": "5"}}
 # Servers have limits of their own.
-_MANY: Final = dict.fromkeys(
+MANY: Final = dict.fromkeys(
     ("max_connections", "max_pending_requests", "max_requests"), 1_000_000
 )
 _LONGEST_REQUEST_BYTES: Final = 256 << 20
@@ -79,8 +79,8 @@ def bootstrap(own_path: str, admin_path: str) -> dict[str, Any]:
         "name": OWN,
         "type": "STATIC",
         "typed_extension_protocol_options": _HTTP2,
-        "circuit_breakers": {"thresholds": [_MANY]},
-        "load_assignment": _assignment(OWN, [{"pipe": {"path": own_path}}]),
+        "circuit_breakers": {"thresholds": [MANY]},
+        "load_assignment": assignment(OWN, [{"pipe": {"path": own_path}}]),
     }
     return {
         "node": {"id": "router", "cluster": "tfs"},
@@ -91,8 +91,8 @@ def bootstrap(own_path: str, admin_path: str) -> dict[str, Any]:
                 "transport_api_version": "V3",
                 "grpc_services": [{"envoy_grpc": {"cluster_name": OWN}}],
             },
-            "cds_config": _ADS,
-            "lds_config": _ADS,
+            "cds_config": ADS,
+            "lds_config": ADS,
         },
         "static_resources": {"clusters": [own]},
     }
@@ -103,7 +103,7 @@ def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
     made: dict[str, Any] = {
         "name": name,
         "type": "EDS",
-        "eds_cluster_config": {"eds_config": _ADS},
+        "eds_cluster_config": {"eds_config": ADS},
         "connect_timeout": "1s",
         "lb_policy": "LEAST_REQUEST",
         "typed_extension_protocol_options": _HTTP2,
@@ -131,7 +131,7 @@ def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
         "circuit_breakers": {
             "thresholds": [
                 {
-                    **_MANY,
+                    **MANY,
                     "retry_budget": {
                         "budget_percent": {"value": 25.0},
                         "min_retry_concurrency": 10,
@@ -146,45 +146,44 @@ def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
 
 
 def endpoints(name: str, addresses: Sequence[str]) -> dict[str, Any]:
-    """Returns the servers of a group; a host's name is looked up, which may block."""
-    return _assignment(name, [_address(each) for each in addresses])
+    """Returns the servers of a group; may block, as ``address_of``."""
+    return assignment(name, [address_of(each) for each in addresses])
 
 
 def listener(address: str) -> dict[str, Any]:
     """Returns where requests come in, and how their model is found."""
-    manager = {
-        "@type": f"{_TYPES}envoy.extensions.filters.network."
-        "http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "requests",
-        "codec_type": "HTTP2",
+    made = manager(
+        {"lua.v3.Lua": {"default_source_code": {"inline_string": _script()}}},
+        stat_prefix="requests",
+        codec_type="HTTP2",
         # Of a stream, this is the largest request that can be read for its model.
-        "http2_protocol_options": {
+        http2_protocol_options={
             "initial_stream_window_size": _LONGEST_REQUEST_BYTES,
             "initial_connection_window_size": _LONGEST_REQUEST_BYTES,
         },
-        "stream_idle_timeout": "0s",
-        "rds": {"config_source": _ADS, "route_config_name": ROUTE_NAME},
-        "http_filters": [
-            {
-                "name": "model-name",
-                "typed_config": {
-                    "@type": f"{_HTTP}.lua.v3.Lua",
-                    "default_source_code": {"inline_string": _script()},
-                },
-            },
-            {
-                "name": "router",
-                "typed_config": {"@type": f"{_HTTP}.router.v3.Router"},
-            },
-        ],
-    }
+        stream_idle_timeout="0s",
+        rds={"config_source": ADS, "route_config_name": ROUTE_NAME},
+    )
     return {
         "name": "requests",
-        "address": _address(address),
+        "address": address_of(address),
         "per_connection_buffer_limit_bytes": _LONGEST_REQUEST_BYTES,
         "filter_chains": [
-            {"filters": [{"name": "http_connection_manager", "typed_config": manager}]}
+            {"filters": [{"name": "http_connection_manager", "typed_config": made}]}
         ],
+    }
+
+
+def manager(filters: Mapping[str, Mapping[str, Any]], **config: Any) -> dict[str, Any]:
+    """Returns what takes requests, filters them by type, and routes them."""
+    kind = "network.http_connection_manager.v3.HttpConnectionManager"
+    return {
+        "@type": f"{_FILTERS}.{kind}",
+        "http_filters": [
+            {"name": name, "typed_config": {"@type": f"{_FILTERS}.http.{name}", **each}}
+            for name, each in {**filters, "router.v3.Router": {}}.items()
+        ],
+        **config,
     }
 
 
@@ -245,16 +244,23 @@ def _action(route: dict[str, Any]) -> dict[str, Any]:
     return {"action": {"name": "route", "typed_config": config}}
 
 
-def _assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the servers of a group, whose addresses ``address_of`` made."""
     return {
         "cluster_name": name,
         "endpoints": [
-            {"lb_endpoints": [{"endpoint": {"address": each}} for each in addresses]}
+            {
+                "lb_endpoints": [{"endpoint": {"address": each}} for each in addresses],
+                # gRPC leaves out endpoints without these.
+                "locality": {},
+                "load_balancing_weight": 1,
+            }
         ],
     }
 
 
-def _address(text: str) -> dict[str, Any]:
+def address_of(text: str) -> dict[str, Any]:
+    """Returns an address; a host's name is looked up, which may block or be an OSError."""
     if text.startswith("unix:"):
         return {"pipe": {"path": text.removeprefix("unix:")}}
     host, _, port = text.rpartition(":")

@@ -50,14 +50,19 @@ class EnvoyRouter:
         options: How Envoy routes.
         loop: Its thread.
         own: The router in this process.
+        ads: Tells Envoy.
 
     Raises:
-        FailedPrecondition: Envoy or the extra is not installed.
+        FailedPrecondition: Envoy is not installed.
 
     """
 
     def __init__(
-        self, options: EnvoyOptions, loop: ServingLoop, own: PythonRouter
+        self,
+        options: EnvoyOptions,
+        loop: ServingLoop,
+        own: PythonRouter,
+        ads: AdsServer,
     ) -> None:
         self._options = options
         self._loop = loop
@@ -65,7 +70,7 @@ class EnvoyRouter:
         self._folder = Path(options.folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._program = find_envoy()
-        self._ads = AdsServer()
+        self._ads = ads
         self._routes: Routes | None = None
         self._groups = ClusterGroups()
         self._is_warming = False  # groups that are new
