@@ -28,7 +28,7 @@ SERVE_ARGS ?=
 BENCH_ARGS ?=
 COMPARE_ARGS ?=
 SIMULATE_ARGS ?=
-ENGINES ?= postgres or envoy or browser or ray or kubernetes
+ENGINES ?= postgres or envoy or xds or browser or ray or kubernetes
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp

@@ -86,6 +86,6 @@ def test_ci_runs_the_checks_and_the_tests() -> None:
     assert [line for line in lines if line.startswith("make ")] == [
         "make check",
         "make test || make test PYTEST_PROCESSES=0 PYTEST_ARGS=--last-failed",
-        'make test-engines ENGINES="postgres or envoy or browser"',
+        'make test-engines ENGINES="postgres or envoy or xds or browser"',
     ]
     assert os.access(ROOT / ".ci/run", os.X_OK)
