@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -149,6 +150,15 @@ def test_who_offers_another_protocol_is_answered_in_this_one(verb: bytes) -> Non
         client.send(CHUNKED.encode() + b"\r\n1\r\nc\r\n0\r\n\r\n" + ONE)
         assert client.read_answer()[2] == verb + b" /c c"
         assert client.read_answer()[2] == b"POST /a abc"
+
+
+def test_any_number_may_offer_another_protocol_at_once() -> None:
+    """They are taken one after the other, and not each within the one before."""
+    num = 2 * sys.getrecursionlimit()
+    with Rig() as rig, rig.client() as client:
+        client.send(b"GET / HTTP/1.1\r\nConnection:upgrade\r\nUpgrade:x\r\n\r\n" * num)
+        for _ in range(num):
+            assert client.read_answer()[2] == b"GET / "
 
 
 def test_bodies_may_be_compressed_either_way() -> None:

@@ -21,7 +21,7 @@ from tfs.codec.json.tensor_writer import write_predict_reply
 from tfs.codec.tensor import fill_tensor_proto, tensor_view_of
 from tfs.core.call import Handler, RpcMethod
 from tfs.core.dtype import DTYPES, STRING
-from tfs.core.errors import Unimplemented
+from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.core.servable import InferenceTask, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature, TensorSpec
@@ -260,6 +260,12 @@ def test_the_sizes_in_a_npy_head_are_numbers() -> None:
     read = parse_npy(body).read(signature_of(view))[NAME]
     assert [type(size) for size in read.shape] == [int, int]
     assert read == view
+
+
+def test_what_json_could_not_show_is_the_clients_error_all_the_same() -> None:
+    """In MessagePack, bytes may name members."""
+    with pytest.raises(InvalidArgument, match="JSON Value: Object Expecting"):
+        parse_msgpack(msgpack.packb({"instances": {b"x": 1}}))
 
 
 @pytest.mark.parametrize("num", [100, LARGE_BYTES // 4 + 1])

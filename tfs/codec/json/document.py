@@ -117,7 +117,7 @@ def shown(value: Value) -> str:
     """Returns the beginning of a value, as JSON, for an error."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
-    except RecursionError:
+    except (RecursionError, TypeError):  # MessagePack may name members in bytes
         text = str(type_name(value))
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

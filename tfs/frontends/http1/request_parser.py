@@ -122,17 +122,9 @@ class RequestParser:
             HttpError: They are no request, or one that is refused.
 
         """
-        self._fed_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Whoever offers to speak another protocol goes on in this one; llhttp would
-            # leave the body to the other.
-            parser, self._parser = self._parser, httptools.HttpRequestParser(self)
-            version = parser.get_http_version().encode()
-            first = b"%b %b HTTP/%b" % (parser.get_method(), self._target, version)
-            head = b"\r\n".join((first, *self._lines, b"", b""))
-            self.feed(head + data[upgrade.args[0] :])
+            while data:
+                data = self._feed_once(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, HttpError):
@@ -145,6 +137,23 @@ class RequestParser:
         allowed = _CHUNK_OVERHEAD * self._body_bytes + _LEAST_OVERHEAD
         if self.is_in_body and self._fed_bytes - self._body_bytes > allowed:
             raise HttpError(400, "chunks of next to nothing; send larger ones")
+
+    def _feed_once(self, data: bytes) -> bytes:
+        """Returns what is to be fed again; nothing after most requests.
+
+        Whoever offers to speak another protocol goes on in this one; llhttp would leave
+        the body to the other.
+        """
+        self._fed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            parser, self._parser = self._parser, httptools.HttpRequestParser(self)
+            version = parser.get_http_version().encode()
+            first = b"%b %b HTTP/%b" % (parser.get_method(), self._target, version)
+            head = b"\r\n".join((first, *self._lines, b"", b""))
+            return head + data[upgrade.args[0] :]
+        return b""
 
     # -- of httptools ----------------------------------------------------------------
 
