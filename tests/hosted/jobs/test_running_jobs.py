@@ -1,11 +1,14 @@
-"""The thread that keeps jobs running: what a drain may count on."""
+"""What the drain of jobs may count on, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 from tests.hosted.fleets import MIB, state_in
 from tfs.core.clock import MonotonicClock
@@ -13,6 +16,7 @@ from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.local_process import LocalProcesses
 from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
@@ -76,3 +80,40 @@ def test_what_could_not_be_looked_at_has_not_ended() -> None:
         assert not jobs.drain(MonotonicClock.now() + 0.2)
         runtime.is_away = False
         assert jobs.drain(MonotonicClock.now() + PATIENCE_S)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for sockets in it."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def test_a_drain_that_its_runtime_does_not_outlive_goes_on(folder: Path) -> None:
+    """The next one finds the server, and has it end no sooner than it would have."""
+    notes = folder / "notes"
+    signals = f"trap 'echo signal >> {notes}' TERM; echo started >> {notes}"
+    command = ["/bin/sh", "-c", f"{signals}; while :; do sleep 0.02; done"]
+
+    def made() -> LocalProcesses:
+        clock = MonotonicClock()
+        return LocalProcesses(folder / "jobs", lambda _: command, clock, lambda _: True)
+
+    def until(text: str) -> None:
+        patient = threading.Event()
+        while not notes.exists() or notes.read_text() != text:
+            assert not patient.wait(0.02)
+
+    first = made()
+    first.look({"job": JobSpec("job", 1, MIB)})
+    until("started\n")
+    first.look({})
+    until("started\nsignal\n")
+    second = made()
+    try:
+        for _ in range(10):
+            assert second.look({}) == {"job": []}
+            threading.Event().wait(0.02)
+        assert notes.read_text() == "started\nsignal\n"
+    finally:
+        second.kill()

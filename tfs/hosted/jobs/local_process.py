@@ -152,6 +152,8 @@ class LocalProcesses:
             where = process.name, process.index
             log.info("event=replica_drains job=%s index=%d", *where)
             process.kill_at_s = now_s + _DRAIN_S
+            with contextlib.suppress(OSError):  # somebody may have removed its folder
+                self._keep_note(process, drains=True)
             _signal(process, signal.SIGTERM)
 
     def _can_spare(self, process: _Process, spec: JobSpec) -> bool:
@@ -176,7 +178,15 @@ class LocalProcesses:
         where = process.name, process.index, process.pid
         log.info("event=replica_found job=%s index=%d pid=%d", *where)
         process.started_s = self._clock.now()
+        if form.get("drains"):  # a second signal would end it at once
+            process.kill_at_s = process.started_s + _DRAIN_S
         return process
+
+    def _keep_note(self, process: _Process, *, drains: bool = False) -> None:
+        """Has a later runtime find a process."""
+        form = {"pid": process.pid, "birth": process.birth, "drains": drains}
+        text = json.dumps({**form, **process.limits})
+        (self._place(process) / "process").write_text(text)
 
     def _start(self, process: _Process, spec: JobSpec) -> None:
         folder, socket = self._place(process), self._socket(process)
@@ -206,8 +216,7 @@ class LocalProcesses:
         started.returncode = 0  # it is waited for here, and by its number
         process.pid, process.birth = started.pid, _birth(started.pid)
         process.started_s, process.limits = self._clock.now(), _limits(spec)
-        form = {"pid": process.pid, "birth": process.birth, **process.limits}
-        (folder / "process").write_text(json.dumps(form))
+        self._keep_note(process)
         where = spec.name, process.index, process.pid
         log.info("event=replica_started job=%s index=%d pid=%d", *where)
 
