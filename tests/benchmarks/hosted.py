@@ -8,19 +8,21 @@ fail, or that was answered wrongly.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from tests.benchmarks.harness import Area, Report, main
 from tests.benchmarks.hosted_fleet import (
@@ -37,8 +39,10 @@ from tests.benchmarks.row import Goal, Row, Series
 from tests.benchmarks.server_process import ServerProcess
 from tests.hosted.postgres_server import PostgresServer, postgres_lacks
 from tfs.client import Client
+from tfs.core.errors import FailedPrecondition
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.packing import pack
+from tfs.hosted.routing.envoy_router import find_envoy
 from tfs.hosted.store.postgres import PostgresDatabase
 from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.store.transaction import Transaction
@@ -46,6 +50,16 @@ from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 NETWORK_INPUT = {"x": np.zeros((1, 4), np.float32)}
 NONE_FAILED = Goal("value", "<=", 0.0)
+
+
+def _no_envoy() -> str | None:
+    try:
+        find_envoy()
+        importlib.import_module("envoy.service.discovery.v3.discovery_pb2")
+    except (ImportError, FailedPrecondition) as error:
+        return str(error)
+    return None
+
 
 ROWS = (
     Row("hosted/ready/three-servers", "s", Goal("value", "<=", 5.0)),
@@ -62,6 +76,10 @@ ROWS = (
     Row("hosted/on-demand-first-answer-p95/5000-models", "ms", Goal("value", "<=", 50)),
     Row("hosted/probe-over-0.8-below-1/twelve-models", "", Goal("value", ">=", 11)),
     Row("hosted/probe-most/twelve-models", "x", Goal("value", "<=", 1.05)),
+    Row("hosted/router-cpu/python", "us", Goal("value", "<=", 150.0)),
+    Row(
+        "hosted/router-cpu/envoy", "us", Goal("value", "<=", 60.0), lacking=_no_envoy()
+    ),
     Row("hosted/packing/20000-copies", "s", Goal("value", "<=", 2.0)),
     Row("hosted/packing-volume/20000-copies", "x", Goal("value", "<=", 1.15)),
 )
@@ -287,6 +305,29 @@ def measure_probes(report: Report) -> None:
     report.record("hosted/probe-most/twelve-models", max(ratios))
 
 
+def measure_router(report: Report, effort: Effort) -> None:
+    """What a router's own processes take for a request, at twice the usual rate."""
+    for kind in ("python", *(() if _no_envoy() else ("envoy",))):
+        with LocalFleet(
+            Path(tempfile.mkdtemp(prefix="tfs-")), f"--router={kind}"
+        ) as fleet:
+            fleet.add_model()
+            router = fleet.processes("run", "--config-path")
+            with fleet.load(2 * effort.rate_per_s) as results:
+                time.sleep(effort.calm_s / 3)  # connections are made
+                before_s, begun_s = _cpu_s(router), time.monotonic()
+                time.sleep(2 * effort.calm_s)
+                cpu_s, took_s = _cpu_s(router) - before_s, time.monotonic() - begun_s
+            if _failed(results[0], lambda v: v == 1):
+                raise RuntimeError(f"the router {kind} failed requests")
+            num_requests = 2 * effort.rate_per_s * took_s
+            report.record(f"hosted/router-cpu/{kind}", 1e6 * cpu_s / num_requests)
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+
 def measure_packing(report: Report) -> None:
     """Two copies of 10,000 models on as many servers of 64 GiB as their volume fills."""
     gib = 1 << 30
@@ -338,6 +379,9 @@ def build_area(effort: Effort | None = None) -> Area:
     def on_demand(report: Report) -> None:
         measure_on_demand(report, so)
 
+    def router(report: Report) -> None:
+        measure_router(report, so)
+
     def packing(report: Report) -> None:
         measure_packing(report)
 
@@ -351,6 +395,7 @@ def build_area(effort: Effort | None = None) -> Area:
         control_away,
         commits,
         on_demand,
+        router,
         packing,
         probes,
     )
