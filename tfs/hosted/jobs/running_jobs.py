@@ -36,9 +36,8 @@ class RunningJobs:
         # Guards the next three; notified when one of them is set. Leaf.
         self._changed = threading.Condition()
         self._specs: Mapping[str, JobSpec] | None = None
-        self._looked: Mapping[str, JobSpec] | None = (
-            None  # what was seen is after these
-        )
+        # What was seen last is after these.
+        self._looked: Mapping[str, JobSpec] | None = None
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
