@@ -24,7 +24,7 @@ from typing import Final, cast
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import write_predict_request
 from tfs.codec.predict_response import PredictReplies, Reply
-from tfs.core.call import BurstCall, Call
+from tfs.core.call import TRACING, BurstCall, Call
 from tfs.core.dtype import DType
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import (
@@ -133,27 +133,8 @@ class RequestPlan:
         """Returns a task for each call with its elements."""
         return [
             PlannedTask(self, call, own, begun_s)
-            if call.cancel.trace is None
-            else self._traced_task(call, own, begun_s)
             for call, own in zip(calls, elements, strict=True)
         ]
-
-    def _traced_task(
-        self, call: BurstCall, elements: tuple[Buffer, ...], begun_s: float
-    ) -> InferenceTask:
-        """Returns a task that carries its trace, and ends by itself."""
-        task = InferenceTask(
-            self.signature_name,
-            self.signature,
-            self.inputs_of(elements),
-            partial(self.answers.end, call, begun_s, ()),
-            self.num_rows,
-            (),
-            call.deadline_s,
-            call.cancel,
-        )
-        task.trace = call.cancel.trace
-        return task
 
     def end_all(self, tasks: Sequence[InferenceTask], outputs: Tensors) -> None:
         """Ends tasks made by this plan; see ``TaskForm``."""
@@ -169,7 +150,6 @@ class PlannedTask(InferenceTask):
     # Other tasks may have these; planned tasks always do.
     output_filter: tuple[str, ...] = ()
     is_low: bool = False
-    trace: Trace | None = None
 
     def __init__(
         self,
@@ -186,6 +166,7 @@ class PlannedTask(InferenceTask):
         self.begun_s = begun_s
         self.deadline_s = call.deadline_s
         self.cancel = call.cancel
+        self.trace = self.cancel.trace
         self.num_rows = plan.num_rows
         self.signature_name = plan.signature_name
         self.signature = plan.signature
@@ -391,6 +372,8 @@ class PredictAnswers:
             self._reply_all(calls, replies)
         finally:
             self._count(asked, done_s)
+            if TRACING.tracer is not None:
+                self._end_traces(asked, done_s)
             self._release_all(len(calls))
 
     def end_now(
@@ -450,6 +433,13 @@ class PredictAnswers:
         release = self._admission.handle.release
         for _ in range(num):
             release()
+
+    def _end_traces(self, asked: Sequence[PlannedTask], done_s: float) -> None:
+        for each in asked:
+            if each.trace is not None:
+                error = each.cancel.error
+                code = Code.OK if error is None else error.code
+                each.trace.end(code, each.begun_s, done_s, self._gate.now())
 
     def _count(self, asked: Sequence[PlannedTask], done_s: float) -> None:
         stats, first = self._stats, asked[0]
