@@ -90,6 +90,7 @@ def test_a_request_is_traced_into_the_models_code(
     )
     with collector(spans) as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
         with Serving(*flags, measures=True) as serving:
             serving.wait_for("spanned/1 is available")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from tests.e2e.serving import free_port
 from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.plan_desk import Desk, Model, PromptModel, SharedLookup, message
 from tests.handlers.served import OneModel
@@ -43,14 +50,18 @@ class Traced:
     """
 
     def __init__(self, share: float = 1.0, *, takes_parent: bool = True) -> None:
-        self._ended: list[Span] = []
+        self._ended = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._ended))
+        known = [TraceContextTextMapPropagator()] if takes_parent else []
         self.draws: list[float] = []
         self.models = OneModel()
         self.handler = PredictHandler(self.models)
         self.tracer = OtelTracer(
-            lambda ended: self._ended.append(ended.message),
+            provider.get_tracer("tfs"),
+            CompositePropagator(known),
             MonotonicClock(),
-            TracingSettings("console", share, takes_parent, True),
+            TracingSettings("console", share, True),
             draw=lambda: self.draws.pop(0) if self.draws else 0.0,
         )
 
@@ -62,13 +73,13 @@ class Traced:
         call.opened_s = MonotonicClock.now()
         return call
 
-    def spans(self) -> dict[str, Span]:
+    def spans(self) -> dict[str, ReadableSpan]:
         """Returns the spans that have ended, by name."""
         return {span.name: span for span in self.all_spans()}
 
-    def all_spans(self) -> Sequence[Span]:
+    def all_spans(self) -> Sequence[ReadableSpan]:
         """Returns the spans that have ended since it was last asked."""
-        found = list(self._ended)
+        found = self._ended.get_finished_spans()
         self._ended.clear()
         return found
 
@@ -81,25 +92,22 @@ def traced() -> Iterator[Traced]:
     TRACING.tracer = None
 
 
-def parent_of(span: Span) -> int:
-    return int.from_bytes(span.parent_span_id)
+def parent_of(span: ReadableSpan) -> int:
+    return span.parent.span_id if span.parent else 0
 
 
-def id_of(span: Span) -> int:
-    return int.from_bytes(span.span_id)
+def context_of(span: ReadableSpan) -> SpanContext:
+    context: SpanContext | None = span.get_span_context()
+    assert context is not None
+    return context
 
 
-def attributes_of(span: Span) -> dict[str, str | int]:
-    return {
-        each.key: each.value.int_value
-        if each.value.HasField("int_value")
-        else each.value.string_value
-        for each in span.attributes
-    }
+def id_of(span: ReadableSpan) -> int:
+    return context_of(span).span_id
 
 
-def linked_by(span: Span) -> set[int]:
-    return {int.from_bytes(link.span_id) for link in span.links}
+def linked_by(span: ReadableSpan) -> set[int]:
+    return {link.context.span_id for link in span.links}
 
 
 def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
@@ -115,8 +123,8 @@ def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
     request, queue, interpreter = (
         spans[name] for name in ("Predict", "queue", "interpreter")
     )
-    assert request.kind == Span.SPAN_KIND_SERVER
-    assert attributes_of(request) == {
+    assert request.kind == SpanKind.SERVER
+    assert request.attributes == {
         "tfs.model": "m",
         "tfs.version": 3,
         "tfs.signature": "serving_default",
@@ -124,14 +132,14 @@ def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
     assert parent_of(request) == 0
     assert parent_of(queue) == parent_of(interpreter) == id_of(request)
     times: list[Any] = [
-        request.start_time_unix_nano,
-        queue.start_time_unix_nano,
-        queue.end_time_unix_nano,
-        interpreter.end_time_unix_nano,
-        request.end_time_unix_nano,
+        request.start_time,
+        queue.start_time,
+        queue.end_time,
+        interpreter.end_time,
+        request.end_time,
     ]
     assert times == sorted(times)
-    assert interpreter.start_time_unix_nano == queue.end_time_unix_nano
+    assert interpreter.start_time == queue.end_time
 
 
 def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
@@ -150,7 +158,7 @@ def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
     inner = batch.context
     traced.models.servable.answer(tasks[0])
     spans = traced.spans()
-    assert attributes_of(spans["batch"]) == {"tfs.rows": 2}
+    assert spans["batch"].attributes == {"tfs.rows": 2}
     assert parent_of(spans["batch"]) == id_of(spans["Predict"])
     assert parent_of(spans["interpreter"]) == id_of(spans["batch"])
     assert id_of(spans["interpreter"]) == inner.span_id
@@ -170,7 +178,7 @@ def test_a_request_is_traced_as_its_caller_is(
     spans = traced.spans()
     assert bool(spans) is is_traced
     if is_traced:
-        assert spans["Predict"].trace_id == TRACE.to_bytes(16)
+        assert context_of(spans["Predict"]).trace_id == TRACE
         assert parent_of(spans["Predict"]) == SPAN
 
 
@@ -189,10 +197,20 @@ def test_a_share_of_the_others_is_traced(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize("kind", [Model, PromptModel])
-def test_requests_that_come_together_are_computed_together_if_some_are_traced(
-    traced: Traced, kind: type[Model]
+def test_requests_that_come_together_stay_together_if_some_are_traced(
+    traced: Traced, kind: type[Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One batch has them all; its span is linked to those that are sampled."""
+    """One batch has them all, also if it waits; its span is linked to those that are sampled."""
+    together: list[int] = []
+
+    def reply_all(
+        _: FakeCall, calls: Sequence[FakeCall], messages: Sequence[bytes]
+    ) -> None:
+        together.append(len(calls))
+        for call, reply in zip(calls, messages, strict=True):
+            call.reply(reply)
+
+    monkeypatch.setattr(FakeCall, "reply_all", reply_all)
     traced.draws = [0.0, 0.6, 0.99]  # gaps of 0, 1 and 6 behind the first
     desk, model = Desk(SharedLookup()), kind()
     desk.publish(model)
@@ -204,6 +222,7 @@ def test_requests_that_come_together_are_computed_together_if_some_are_traced(
     desk.send(calls)
     desk.finish()
     assert [call.num_finishes for call in calls] == [1] * 4
+    assert together == [4]
     assert model.num_calls + getattr(model, "num_prompt_calls", 0) == num_before + 1
     is_traced = [call.cancel.trace is not None for call in calls]
     assert is_traced == [True, False, True, False]
@@ -213,7 +232,7 @@ def test_requests_that_come_together_are_computed_together_if_some_are_traced(
     (batch,) = (span for span in spans if span.name == "batch")
     requests = {id_of(span) for span in spans if span.name == "Predict"}
     assert linked_by(batch) == requests
-    assert attributes_of(batch) == {"tfs.rows": 4}
+    assert batch.attributes == {"tfs.rows": 4}
     if kind is PromptModel:
         (interpreter,) = (span for span in spans if span.name == "interpreter")
         assert parent_of(interpreter) == id_of(batch)
@@ -237,8 +256,8 @@ def test_an_error_ends_the_span_too(traced: Traced) -> None:
     """What a caller did wrong is no error of the server."""
     traced.handler(traced.call(model="absent"))
     span = traced.spans()["Predict"]
-    assert attributes_of(span) == {"tfs.status": "NOT_FOUND"}
-    assert not span.HasField("status")
+    assert span.attributes == {"tfs.status": "NOT_FOUND"}
+    assert span.status.is_unset
 
 
 def test_what_the_server_did_wrong_is_its_error(traced: Traced) -> None:
@@ -248,8 +267,9 @@ def test_what_the_server_did_wrong_is_its_error(traced: Traced) -> None:
     trace.name(ServableId("m\udcff", 1), "s")
     trace.end(Code.INTERNAL, 1.0, 2.0, 3.0)
     span = traced.spans()["Predict"]
-    assert span.status.code == Status.STATUS_CODE_ERROR
-    assert attributes_of(span)["tfs.model"] == "m?"
+    assert not span.status.is_ok
+    assert span.attributes is not None
+    assert span.attributes["tfs.model"] == "m?"
 
 
 def test_without_its_propagator_no_caller_is_a_parent() -> None:
@@ -261,14 +281,63 @@ def test_without_its_propagator_no_caller_is_a_parent() -> None:
     assert trace.context.trace_id != TRACE
 
 
+@pytest.mark.parametrize(
+    ("value", "is_taken"),
+    [
+        (f"00-{TRACE:032x}-{SPAN:016x}-01", True),
+        (f"cc-{TRACE:032x}-{SPAN:016x}-09-what the future is like", True),
+        ("", False),
+        ("00", False),
+        (f"ff-{TRACE:032x}-{SPAN:016x}-01", False),
+        (f"00-{0:032x}-{SPAN:016x}-01", False),
+        (f"00-{TRACE:032x}-{0:016x}-01", False),
+        (f"00-{TRACE:032x}-{SPAN:016x}-1", False),
+        (b"\x00", False),
+    ],
+)
+def test_what_is_no_span_starts_a_trace_of_its_own(
+    value: str | bytes, is_taken: bool
+) -> None:
+    """A bad ``traceparent`` costs neither the request nor its trace."""
+    traced = Traced()
+    call = traced.call()
+    call.metadata = (("a", "b"), ("traceparent", value))
+    trace = traced.tracer.begin(call, "Predict")
+    assert trace is not None
+    assert (trace.context.trace_id == TRACE) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_TRACES_SAMPLER", "jaeger_remote")],
+)
 def test_a_wrong_setting_warns_once_and_traces_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, name: str, value: str
 ) -> None:
     """The server starts all the same."""
-    tracing = OtelTracing({"OTEL_TRACES_EXPORTER": "zipkin"}, FakeClock())
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", name: value}
+    tracing = OtelTracing(given, FakeClock())
     with caplog.at_level(logging.WARNING):
         tracing.start()
     assert TRACING.tracer is None
     assert len(caplog.records) == 1
-    assert "OTEL_TRACES_EXPORTER=zipkin" in caplog.text
+    assert f"{name}={value}" in caplog.text
     tracing.close()
+
+
+def test_a_collector_that_is_not_there_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its spans are lost when the server ends, which is logged."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    tracing = OtelTracing(os.environ, MonotonicClock())
+    tracing.start()
+    assert TRACING.tracer is not None
+    trace = TRACING.tracer.begin(Traced().call(), "Predict")
+    assert trace is not None
+    trace.end(Code.OK, 1.0, 2.0, 3.0)
+    with caplog.at_level(logging.WARNING):
+        tracing.close()
+    assert TRACING.tracer is None
+    assert "Failed to export spans" in caplog.text

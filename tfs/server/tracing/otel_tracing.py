@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 
 from tfs.core.call import TRACING
 from tfs.core.clock import Clock
-from tfs.server.tracing.settings import TracingSettings, read_settings
+from tfs.server.system.versions import distribution_version
+from tfs.server.tracing.settings import EXPORTER, TracingSettings, read_settings, wrong
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class OtelTracing:
     def __init__(self, environment: Mapping[str, str], clock: Clock) -> None:
         self._environment = environment
         self._clock = clock
-        self._closing: Sequence[Callable[[], None]] = ()
+        self._close: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Traces requests from now on, if the variables ask for it.
@@ -48,25 +49,38 @@ class OtelTracing:
             )
 
     def _begin(self, settings: TracingSettings) -> None:
+        from opentelemetry import propagate
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider, sampling
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from tfs.server.tracing import exporters
-        from tfs.server.tracing.otel_tracer import OtelTracer, server_resource
+        from tfs.server.tracing.otel_tracer import OtelTracer
 
-        exporter = (
-            exporters.ConsoleExporter()
-            if settings.exporter == "console"
-            else exporters.collector_exporter(self._environment, server_resource())
+        found = entry_points(
+            group="opentelemetry_traces_exporter", name=settings.exporter
         )
-        processor = BatchSpanProcessor(exporter)  # type: ignore[arg-type]
-        self._closing = (exporter.shutdown, processor.shutdown)
-        on_end: Any = processor.on_end  # it looks at nothing but their context
-        TRACING.tracer = OtelTracer(on_end, self._clock, settings)
+        if not found:
+            raise wrong(EXPORTER, settings.exporter, "what an installed package has")
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count for more than our name.
+        own = Resource.create({"service.name": "tfs"})
+        provider = TracerProvider(
+            sampling.ALWAYS_ON,  # those that are not sampled do not come so far
+            own.merge(OTELResourceDetector().detect()),
+            shutdown_on_exit=False,
+        )
+        (exporter,) = found
+        provider.add_span_processor(BatchSpanProcessor(exporter.load()()))
+        self._close = provider.shutdown
+        TRACING.tracer = OtelTracer(
+            provider.get_tracer("tfs", distribution_version("tfs")),
+            propagate.get_global_textmap(),
+            self._clock,
+            settings,
+        )
 
     def close(self) -> None:
-        """Sends what was traced, in one attempt; idempotent."""
-        closing, self._closing = self._closing, ()
-        if closing:
+        """Sends what was traced, for half a minute at most; idempotent."""
+        close, self._close = self._close, None
+        if close is not None:
             TRACING.tracer = None
-        for close in closing:
             close()

@@ -1,6 +1,7 @@
 """What the OTEL_* variables ask for. Pure.
 
-Resources and batches of spans are the SDK's, which reads their variables itself.
+Exporters, propagators, resources and batches of spans are the SDK's, which reads their
+variables itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from tfs.core.errors import InvalidArgument
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 SAMPLER_ARG: Final = "OTEL_TRACES_SAMPLER_ARG"
-PROPAGATORS: Final = "OTEL_PROPAGATORS"
+PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
 _ASKING: Final = (
     EXPORTER,
@@ -22,7 +24,7 @@ _ASKING: Final = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )
 _PARENT: Final = "parentbased_"
-_W3C: Final = "tracecontext"
+_OTLP: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _SHARES: Final = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
 
 
@@ -31,9 +33,8 @@ class TracingSettings:
     """Which requests are traced, and where that goes. Immutable.
 
     Attributes:
-        exporter: ``otlp`` or ``console``.
+        exporter: What OpenTelemetry's packages call it: ``console``, ``otlp_proto_http``, ...
         share: Which share of the requests that nobody traces yet is traced, 0 to 1.
-        takes_parent: Whether the caller's span is the parent of the request's.
         follows_parent: Whether a request that its caller traces, or does not, is traced
             likewise.
 
@@ -41,7 +42,6 @@ class TracingSettings:
 
     exporter: str
     share: float
-    takes_parent: bool
     follows_parent: bool
 
 
@@ -60,10 +60,12 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     exporter = given.get(EXPORTER) or "otlp"
     if exporter == "none":
         return None
-    if exporter not in ("otlp", "console"):
-        raise wrong(EXPORTER, exporter, "otlp, console or none")
-    propagators = (given.get(PROPAGATORS) or _W3C).split(",")
-    takes_parent = _W3C in (each.strip() for each in propagators)
+    if exporter == "otlp":
+        name = TRACES_PROTOCOL if given.get(TRACES_PROTOCOL) else PROTOCOL
+        protocol = given.get(name) or "http/protobuf"
+        if protocol not in _OTLP:
+            raise wrong(name, protocol, " or ".join(_OTLP))
+        exporter = _OTLP[protocol]
     sampler = given.get(SAMPLER) or f"{_PARENT}always_on"
     kind = sampler.removeprefix(_PARENT)
     if kind not in _SHARES:
@@ -73,7 +75,7 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     if share is None:
         share = _share(given.get(SAMPLER_ARG) or "1")
     follows_parent = sampler.startswith(_PARENT)
-    return TracingSettings(exporter, share, takes_parent, follows_parent)
+    return TracingSettings(exporter, share, follows_parent)
 
 
 def _share(text: str) -> float:
