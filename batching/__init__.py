@@ -14,8 +14,8 @@ docs/batching.md.
 """
 
 from batching.batch import Batch, Runner
-from batching.batching_options import Padding, QueuePolicy, SchedulerOptions
-from batching.cost_table import CostTable
+from batching.batching_options import QueuePolicy, SchedulerOptions
+from batching.cost_table import CostTable, Padding
 from batching.deadline_window import WindowOptions
 from batching.driver import BatchDriver, DrivenQueue
 from batching.shared_scheduler import SharedBatchScheduler

@@ -6,13 +6,12 @@ module only has their fields, as plain numbers.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from batching.cost_table import CostTable
+from batching.cost_table import CostTable, Padding
 from batching.deadline_window import WindowOptions
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import InvalidArgument
@@ -57,20 +56,6 @@ class SchedulerOptions:
             value = getattr(self, what)
             if not value > 0:
                 raise InvalidArgument(f"{what} must be positive; was {value}")
-
-
-class Padding(enum.Enum):
-    """What to do with a batch between two allowed sizes.
-
-    UP: pad to the next size. DOWN: take only what fills the size below; the rest stays
-    in the queue. CHEAPEST: whichever costs less device time per row by measurement; UP
-    until there is a measurement. With UP and CHEAPEST a batch is padded even further if
-    a larger allowed size was measured to be cheaper.
-    """
-
-    UP = "up"
-    DOWN = "down"
-    CHEAPEST = "cheapest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from batching.batch import Batch, Runner
-from batching.batch_sizes import BatchSizes
-from batching.batching_options import Padding, QueuePolicy, SchedulerOptions
+from batching.batching_options import QueuePolicy, SchedulerOptions
 from batching.burst_window import BurstWindow
-from batching.cost_table import CostTable
+from batching.cost_table import BatchSizes, CostTable, Padding
 from batching.deadline_window import DeadlineWindow
 from batching.queue_timers import QueueTimers
 from batching.turn_order import AnyQueue, TurnOrder, charge

@@ -12,7 +12,7 @@ from managers.caching_manager import (
     LoaderFactory,
     PathPrefixLoaderFactory,
 )
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.static_manager import StaticManager, StaticManagerBuilder
 from managers.transition_policy import availability_preserving, resource_preserving

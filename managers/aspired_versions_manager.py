@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from managers.loading.memory import MemoryReleaser, ResourceTracker, release_to_system
+from managers.loading.load_admission import ResourceTracker
 from managers.loading.version_executor import PATIENCE_S, VersionExecutor
 from managers.serving_map import Handle, ServingMap
 from managers.steps.driver import Driver
-from managers.steps.inbox import Inbox
+from managers.steps.inbox import Aspired, Inbox, reconcile
 from managers.steps.planner import Planner, unload_everything
-from managers.steps.reconciliation import Aspired, reconcile
 from managers.steps.retrier import Retrier
 from managers.transition_policy import (
     Action,
@@ -47,6 +46,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.process_memory import MemoryReleaser, release_to_system
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from managers.loading.memory import MemoryReleaser, ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
 from managers.steps.driver import Driver
@@ -31,6 +31,7 @@ from tfs.core.errors import (
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loader import Loader
+from tfs.core.process_memory import MemoryReleaser
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import Choice, ServableRequest
 from tfs.core.servable_state import ServableState

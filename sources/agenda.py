@@ -16,8 +16,8 @@ from typing import Final
 
 from sources.listing import Listing
 from sources.model_repository import RepositoryLook
-from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
+from sources.storage.file_system import local_path
 from tfs.core.clock import Clock
 from tfs.core.executor import Call
 

@@ -29,14 +29,20 @@ from sources.agenda import REPOSITORY, Agenda, Look, directory_of
 from sources.aspired_stream import AspiredStream
 from sources.listing import BasePathLister, Listing, Remembered, unreadable
 from sources.model_repository import ModelRepository, RepositoryLook
-from sources.remote.storage import AnyFileSystem, is_remote
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import (
     FileSystemSourceOptions,
     ServableToMonitor,
     StoragePath,
     by_name,
 )
-from sources.storage.file_system import PATIENCE_S, FileSystem, StorageThreads
+from sources.storage.file_system import (
+    PATIENCE_S,
+    AnyFileSystem,
+    FileSystem,
+    StorageThreads,
+    is_remote,
+)
 from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
@@ -110,7 +116,7 @@ class FileSystemSource:
 
         """
         self._options = options
-        self._file_system = file_system or AnyFileSystem()
+        self._file_system = file_system or AnyFileSystem(RemoteFileSystem())
         self._clock = clock or MonotonicClock()
         self._lister = BasePathLister(
             self._file_system, options, self._clock, has_failed

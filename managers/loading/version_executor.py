@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from managers.loading.load_admission import LoadAdmission
-from managers.loading.memory import MemoryReleaser, ResourceTracker
+from managers.loading.load_admission import LoadAdmission, ResourceTracker
 from managers.serving_map import ServingMap, retire
 from managers.versions.harness_state import HarnessState
 from managers.versions.load_attempts import (
@@ -49,6 +48,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import Executor
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.process_memory import MemoryReleaser
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState

@@ -10,13 +10,11 @@ import contextlib
 import datetime as dt
 import errno
 import hashlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from sources.storage.file_system import FileSystem, LocalFileSystem
 from sources.storage.version_contents import IGNORED_FOLDERS, Contents
 from tfs.core.version.manifest import MANIFEST
 
@@ -30,23 +28,6 @@ _LOGIN_PAUSE_S: Final = 15.0
 # Most file systems of a chain; nobody chains more. A driver whose chain leads back to
 # itself must not hold its caller for ever.
 _MAX_CHAINED: Final = 8
-# Matches fsspec's chains (simplecache::s3://) as well. urlsplit is not used, because it
-# raises for "s3://[".
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
-
-
-def is_remote(path: str) -> bool:
-    """Whether ``path`` is a URL that is not simply a local file's."""
-    found = _SCHEME.match(path)
-    return found is not None and found[1].lower() not in ("file", "local")
-
-
-def local_path(path: str) -> str:
-    """Returns the path of a ``file://`` URL; any other path as it is."""
-    for prefix in ("file://", "local://"):
-        if path.startswith(prefix):
-            return path.removeprefix(prefix)
-    return path
 
 
 class RemoteFileSystem:
@@ -220,39 +201,6 @@ class RemoteFileSystem:
             with contextlib.suppress(Exception):
                 type(file_system).clear_instance_cache()
             file_system = getattr(file_system, "fs", None)
-
-
-class AnyFileSystem:
-    """Local paths and URLs side by side. Thread-safe."""
-
-    def __init__(
-        self, local: FileSystem | None = None, remote: FileSystem | None = None
-    ) -> None:
-        self._local = local or LocalFileSystem()
-        self._remote = remote or RemoteFileSystem()
-
-    def list_directories(self, path: str) -> Sequence[str]:
-        """Returns the directories in ``path``."""
-        return self._for(path).list_directories(local_path(path))
-
-    def broken_links(self, path: str) -> Sequence[str]:
-        """Returns the links in ``path`` that lead to nothing."""
-        return self._for(path).broken_links(local_path(path))
-
-    def is_file(self, path: str) -> bool:
-        """Whether a file lies at ``path``."""
-        return self._for(path).is_file(local_path(path))
-
-    def contents(self, path: str) -> Contents:
-        """Returns what lies in ``path``."""
-        return self._for(path).contents(local_path(path))
-
-    def place(self, path: str) -> str:
-        """Returns the store or mount of ``path`` that may stop answering."""
-        return self._for(path).place(local_path(path))
-
-    def _for(self, path: str) -> FileSystem:
-        return self._remote if is_remote(path) else self._local
 
 
 def _below(name: str, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""What reads the storage of versions: directories, and threads for places that may not answer."""
+"""What reads the storage of versions, and threads for what may not answer."""
 
 from __future__ import annotations
 
@@ -269,3 +269,53 @@ class StorageThreads:
             executors = list(self._executors.values())
         for each in executors:
             each.close(self._clock.now())
+
+
+# Matches fsspec's chains (simplecache::s3://) as well. urlsplit is not used, because it
+# raises for "s3://[".
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` is a URL that is not simply a local file's."""
+    found = _SCHEME.match(path)
+    return found is not None and found[1].lower() not in ("file", "local")
+
+
+def local_path(path: str) -> str:
+    """Returns the path of a ``file://`` URL; any other path as it is."""
+    for prefix in ("file://", "local://"):
+        if path.startswith(prefix):
+            return path.removeprefix(prefix)
+    return path
+
+
+class AnyFileSystem:
+    """Local paths and URLs side by side. Thread-safe."""
+
+    def __init__(self, remote: FileSystem, local: FileSystem | None = None) -> None:
+        self._remote = remote
+        self._local = local or LocalFileSystem()
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the directories in ``path``."""
+        return self._for(path).list_directories(local_path(path))
+
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the links in ``path`` that lead to nothing."""
+        return self._for(path).broken_links(local_path(path))
+
+    def is_file(self, path: str) -> bool:
+        """Whether a file lies at ``path``."""
+        return self._for(path).is_file(local_path(path))
+
+    def contents(self, path: str) -> Contents:
+        """Returns what lies in ``path``."""
+        return self._for(path).contents(local_path(path))
+
+    def place(self, path: str) -> str:
+        """Returns the store or mount of ``path`` that may stop answering."""
+        return self._for(path).place(local_path(path))
+
+    def _for(self, path: str) -> FileSystem:
+        return self._remote if is_remote(path) else self._local

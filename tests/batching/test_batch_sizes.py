@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batching.batching_options import Padding, QueuePolicy
-from batching.cost_table import CostTable
+from batching.batching_options import QueuePolicy
+from batching.cost_table import CostTable, Padding
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.batch.batch_queue_options import BatchQueueOptions

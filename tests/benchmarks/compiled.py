@@ -24,8 +24,8 @@ from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import read_manifest
 from tfs.export.values import view_of
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 
 Inputs = dict[str, torch.Tensor]
 

@@ -21,8 +21,8 @@ from typing import IO, Self, cast
 
 import torch
 
+from tfs.runtime.guest.memory_files import SealedFile
 from tfs.runtime.guest.platforms.torch_package import open_package
-from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.process.zygote_process import worker_environment
 
 

@@ -30,7 +30,7 @@ from tests.models.seq2seq import Translator
 from tests.models.tacotron import Tacotron
 from tests.models.unet import UNet
 from tfs.client import Client
-from tfs.core.system.process_memory import peak_bytes, resident_bytes
+from tfs.core.process_memory import peak_bytes, resident_bytes
 from tfs.export import save
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 

@@ -27,8 +27,8 @@ from tfs.core.version.manifest import (
     Manifest,
     Producer,
     read_signatures,
+    signature_to_json,
 )
-from tfs.core.version.signature_json import signature_to_json
 from tfs.core.version.version_layout import LAYOUTS, VERSION_FILES
 from tfs.core.version_directory import (
     EXAMPLES,

@@ -11,8 +11,8 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export.values import view_of
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 
 
 def call_version(

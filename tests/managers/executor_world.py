@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from managers.loading.memory import MemoryReleaser, ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
@@ -18,6 +18,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.core.process_memory import MemoryReleaser
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import Action, resource_preserving
 from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.retry import RetryOptions

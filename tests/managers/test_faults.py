@@ -15,7 +15,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.memory import TRIM_INTERVAL_S, ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
@@ -23,6 +23,7 @@ from tests.managers.environment import POOLS, Pools, executor
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import ThreadExecutor
+from tfs.core.process_memory import TRIM_INTERVAL_S
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ServableState

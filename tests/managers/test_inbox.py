@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from managers.steps.inbox import Inbox
-from managers.steps.reconciliation import Aspired
+from managers.steps.inbox import Aspired, Inbox
 from tfs.core.source import AspiredVersions
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import resource_preserving
 from tests.managers.environment import POOLS, Environment
 from tfs.core.errors import (

@@ -16,7 +16,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions

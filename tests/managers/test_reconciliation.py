@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managers.steps.reconciliation import Aspired, Reconciliation, reconcile
+from managers.steps.inbox import Aspired, Reconciliation, reconcile
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version

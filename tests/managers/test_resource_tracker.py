@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from tests.core.resource_text import parse
 from tfs.core.errors import InvalidArgument
 from tfs.core.resources import Devices, ResourceAllocation

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving

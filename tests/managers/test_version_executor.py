@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loading.memory import MemoryReleaser
 from managers.versions.harness_state import HarnessState
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS
@@ -23,6 +22,7 @@ from tfs.core.errors import (
     Unavailable,
     Unknown,
 )
+from tfs.core.process_memory import MemoryReleaser
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import availability_preserving, resource_preserving
 from managers.versions.retry import RetryOptions
 from tests.managers.environment import Environment, Pools

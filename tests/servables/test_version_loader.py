@@ -29,7 +29,7 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.placement import Backend
-from tfs.servables.code_digest import code_digest
+from tfs.servables.archives import code_digest
 from tfs.servables.loaded_version import LoadedVersion
 
 ID = ServableId("scale", 1)

@@ -9,7 +9,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.versions.retry import RetryOptions
 from sources.file_system import FileSystemSourceOptions
@@ -119,7 +119,8 @@ class Environment:
                 FileSystemSourceOptions(
                     poll_wait_s=-1, watch=False, unload_when_empty=unload_when_empty
                 ),
-                dict.fromkeys(("", "hashmap", "onnx"), self._loader),
+                self._loader,
+                ("", "hashmap", "onnx"),
                 file_system=self.files,
             ),
             monitor=self.monitor,

@@ -15,12 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from sources.remote.storage import (
-    AnyFileSystem,
-    RemoteFileSystem,
-    is_remote,
-    local_path,
-)
+from sources.remote.storage import RemoteFileSystem
+from sources.storage.file_system import AnyFileSystem, is_remote, local_path
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, FailedPrecondition, ServingError
@@ -183,7 +179,9 @@ def newest_version_bytes(base_path: str) -> int:
     Raises FailedPrecondition where that cannot be seen from here.
     """
     try:
-        found = name_versions(AnyFileSystem().list_directories(base_path))
+        found = name_versions(
+            AnyFileSystem(RemoteFileSystem()).list_directories(base_path)
+        )
         if found:
             newest = f"{base_path.rstrip('/')}/{found[max(found)]}"
             return size_of(newest) + PER_VERSION_BYTES

@@ -29,7 +29,7 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.limits import num_processors
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
-from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.memory_files import SealedFile
 from tfs.runtime.library.interpreters import (
     InterpreterLender,
     ProcessChannel,

@@ -43,8 +43,7 @@ from tfs.core.version_directory import (
 )
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.placement import Backend, Placement, place
-from tfs.servables.archives import damage_told, verify_version
-from tfs.servables.code_digest import code_digest
+from tfs.servables.archives import code_digest, damage_told, verify_version
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.servables.measuring.probe_subject import (

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import (
     Action,
@@ -128,7 +128,7 @@ class ServerCore:
         self.config = ConfigInForce(
             executor=self._executor,
             clock=clock,
-            platforms=self.sources.platforms,
+            platforms=sources.platforms,
             overrides_file=OverridesFile(state_dir),
             commit=self._follow,
             waiters=self._waiters,
@@ -267,7 +267,6 @@ class ServerCore:
         if before is None:
             self.readiness.begin_start(self._manager.lend_all_threads())
         models = new.effective.models
-        self.sources.route(models)
         self._served.apply(new.effective)
         policy = self._transition
         for name, settings in models.items():

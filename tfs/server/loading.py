@@ -16,7 +16,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
 from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_caches
@@ -43,7 +43,7 @@ from tfs.server.input_skew import LiveSkew
 from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
-from tfs.server.placing.model_placer import ModelPlacer, loader_makers
+from tfs.server.placing.model_placer import ModelPlacer, loader_maker
 from tfs.server.placing.version_probe import VersionProbe
 from tfs.server.validation import Validation
 
@@ -122,7 +122,7 @@ class Loading:
             decoders,
             self._warm_up,
         )
-        platforms = loader_makers(
+        make_loader, platforms = loader_maker(
             options,
             self._placer.context,
             self._remote_copies.cache,
@@ -132,6 +132,7 @@ class Loading:
             manager=manager,
             sources=SourceParts(
                 _source_options(options, platforms),
+                make_loader,
                 platforms,
                 storage=self._storage,
             ),

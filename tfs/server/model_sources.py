@@ -1,4 +1,7 @@
-"""From base paths to the manager: a source, a router, and an adapter per platform."""
+"""From base paths to the manager: a source, and an adapter that makes loaders.
+
+What the source finds names the platform that is configured, so nothing has to route it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from sources.adapter import Convert, LoaderSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
 from sources.model_repository import ModelRepository
 from sources.on_demand import OnDemandVersions
-from sources.remote.storage import AnyFileSystem
-from sources.router import DynamicSourceRouter
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
-from sources.storage.file_system import FileSystem, StorageThreads
+from sources.storage.file_system import AnyFileSystem, FileSystem, StorageThreads
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.loader import Loader
@@ -27,8 +29,9 @@ class SourceParts:
 
     Attributes:
         options: How base paths are watched; which ones comes with the config.
-        platforms: What makes a loader of a version directory, by platform name; ""
-            chooses the platform by what the directory contains.
+        make_loader: Makes a loader of a version directory.
+        platforms: The names of the platforms that it knows; "" chooses one by what the
+            directory contains.
         file_system: Where base paths lie; None is this machine's, and URLs.
         storage: Threads that look at base paths which may not answer; without it the
             source's own thread looks, and waits for them.
@@ -36,7 +39,8 @@ class SourceParts:
     """
 
     options: FileSystemSourceOptions
-    platforms: Mapping[str, Convert[StoragePath, Loader[object]]]
+    make_loader: Convert[StoragePath, Loader[object]]
+    platforms: Collection[str]
     file_system: FileSystem | None = None
     storage: StorageThreads | None = None
 
@@ -54,7 +58,6 @@ class ModelSources:
     Attributes:
         source: Looks at the base paths.
         on_demand: Keeps back the versions of models that nobody has asked for.
-        platforms: The names of the platforms.
 
     """
 
@@ -67,7 +70,7 @@ class ModelSources:
         on_looked: Callable[[], None],
         has_failed: Callable[[ServableId], bool],
     ) -> None:
-        self._file_system = parts.file_system or AnyFileSystem()
+        self._file_system = parts.file_system or AnyFileSystem(RemoteFileSystem())
         self._unload_when_empty = parts.options.unload_when_empty
         self.source = FileSystemSource(
             parts.options,
@@ -77,26 +80,15 @@ class ModelSources:
             storage=parts.storage,
             has_failed=has_failed,
         )
-        # The default port comes last, as the router requires.
-        self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))
-        self._router: DynamicSourceRouter[StoragePath] = DynamicSourceRouter(
-            len(self.platforms), {}
-        )
-        self._adapters = [
-            LoaderSourceAdapter(parts.platforms[name]) for name in self.platforms
-        ]
+        self._adapter = LoaderSourceAdapter(parts.make_loader)
         self.on_demand = OnDemandVersions()
         self.source.set_aspired_versions_callback(
             self.on_demand.aspired_versions_callback()
         )
         self.on_demand.set_aspired_versions_callback(
-            self._router.aspired_versions_callback()
+            self._adapter.aspired_versions_callback()
         )
-        for port, adapter in zip(
-            self._router.output_ports, self._adapters, strict=True
-        ):
-            port.set_aspired_versions_callback(adapter.aspired_versions_callback())
-            adapter.set_aspired_versions_callback(manager.aspired_versions_callback())
+        self._adapter.set_aspired_versions_callback(manager.aspired_versions_callback())
 
     def start(self) -> None:
         """Starts to look, on the source's own thread."""
@@ -106,20 +98,7 @@ class ModelSources:
         """Stops looking; nothing reaches the manager afterwards."""
         self.source.close()
         self.on_demand.close()
-        for adapter in self._adapters:
-            adapter.close()
-
-    def route(self, models: Mapping[str, ModelSettings]) -> None:
-        """Sends the versions of each model to its platform from now on.
-
-        Routes of removed models stay: the empty set that ends them must find its port.
-        """
-        routes = {
-            name: self.platforms.index(settings.platform)
-            for name, settings in models.items()
-            if settings.platform
-        }
-        self._router.update_routes({**self._router.routes, **routes})
+        self._adapter.close()
 
     def monitor(
         self,

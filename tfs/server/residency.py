@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from sources.on_demand import OnDemandVersions
 from tfs.core.call import Call

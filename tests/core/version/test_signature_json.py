@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core.signatures import FULL, SIGNATURE, TWO_INPUTS
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Signature
-from tfs.core.version.signature_json import signature_from_json, signature_to_json
+from tfs.core.version.manifest import signature_from_json, signature_to_json
 
 
 @pytest.mark.parametrize("signature", [SIGNATURE, TWO_INPUTS, FULL])

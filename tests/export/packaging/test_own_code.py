@@ -65,7 +65,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.runtime.guest.guest_model import load_guest_model
-from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 signatures = read_manifest({path!r}).signatures
 source = ModelSource(ServableId("net", 1), {path!r}, "torch_package", {{}}, signatures)

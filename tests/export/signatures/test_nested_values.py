@@ -19,9 +19,9 @@ from tfs.export.signatures.derive import derive
 from tfs.export.signatures.signature import ExampleInputs
 from tfs.export.values import same
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_torch
-from tfs.runtime.guest.version_files import VersionFiles
 
 X = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
 STATE = (torch.ones(2, 1), torch.zeros(2, 1))

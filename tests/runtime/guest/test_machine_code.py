@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import (
+from tfs.runtime.guest.memory_files import (
     MACHINE_CODE,
+    SealedFile,
     check_processor,
     library_path,
     unpacked,

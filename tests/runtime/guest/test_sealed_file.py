@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.memory_files import SealedFile
 
 
 @pytest.fixture

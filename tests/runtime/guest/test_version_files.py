@@ -10,8 +10,8 @@ import pytest
 from tests.runtime.packaged import signature
 from tfs.core.errors import ServingError
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 
 
 def source_in(folder: Path) -> ModelSource:

@@ -11,8 +11,8 @@ from tests.runtime.packaged import signature
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion

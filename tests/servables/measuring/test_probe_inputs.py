@@ -12,7 +12,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
-from tfs.servables.measuring.probe_inputs import FREE_SIZE, ProbeInputs
+from tfs.servables.measuring.probe_subject import FREE_SIZE, ProbeInputs
 
 KINDS = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT64, BOOL, STRING)
 

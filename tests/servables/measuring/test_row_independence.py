@@ -13,7 +13,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.servables.measuring.probe_subject import ProbeInputs
 from tfs.servables.measuring.row_independence import RowIndependence, row_independence
 
 SIGNATURE = Signature(

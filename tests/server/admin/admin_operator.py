@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import (
     ServingError,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from managers.versions.version import LoadStatus
 from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model

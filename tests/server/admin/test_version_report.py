@@ -14,11 +14,11 @@ from tests.server.puppet import PuppetServable, floats
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
 from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.process_memory import private_bytes
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot
-from tfs.core.system.process_memory import private_bytes
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batching.batching_options import Padding
+from batching.cost_table import Padding
 from tfs.core.batch.batch_queue_options import Mixing
 from tfs.core.errors import InvalidArgument
 from tfs.server.placing.batcher import read_batching_parameters

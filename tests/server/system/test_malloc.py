@@ -26,7 +26,7 @@ UNLOAD = """
 import re
 from pathlib import Path
 import torch
-from managers.loading.memory import release_to_system
+from tfs.core.process_memory import release_to_system
 from tfs.server.system.malloc import SETTINGS, apply_settings
 
 assert apply_settings() == SETTINGS
@@ -68,7 +68,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 THREADS = """
 import re, sys, threading
 from pathlib import Path
-from managers.loading.memory import trim_heap
+from tfs.core.process_memory import trim_heap
 from tfs.server.system.malloc import apply_settings
 
 if sys.argv[1] == "set":

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from sources.servable_to_monitor import StoragePath
-from tfs.core.version.manifest import FileEntry, Manifest
-from tfs.core.version.signature_json import signature_from_json
+from tfs.core.version.manifest import FileEntry, Manifest, signature_from_json
 
 SIGNATURE = signature_from_json(
     {"method": "predict", "inputs": {}, "outputs": {"y": {"dtype": "int8", "shape": [1]}},

@@ -15,8 +15,9 @@ from sources.adapter import LoaderSourceAdapter
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.remote.cache import FetchingLoader, VersionCache, VersionCacheOptions
-from sources.remote.storage import AnyFileSystem, RemoteFileSystem
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
+from sources.storage.file_system import AnyFileSystem
 from tests.sources.remote.fake_remote import SIGNATURE
 from tfs.core.event_bus import EventBus
 from tfs.core.loader import Loader

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from sources.remote.storage import (
-    AnyFileSystem,
-    RemoteFileSystem,
-    is_remote,
-    local_path,
-)
+from sources.remote.storage import RemoteFileSystem
+from sources.storage.file_system import AnyFileSystem, is_remote, local_path
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 
@@ -31,7 +27,7 @@ def test_every_text_is_a_path_or_a_url() -> None:
         assert not is_remote(path)
     assert RemoteFileSystem().place("s3://[bad/x") == "s3://[bad"
     with pytest.raises(OSError, match="bad"):
-        AnyFileSystem().list_directories("s3://[bad/x")
+        AnyFileSystem(RemoteFileSystem()).list_directories("s3://[bad/x")
 
 
 def write(store: Any, path: str, data: bytes = b"") -> None:
@@ -225,7 +221,7 @@ def test_paths_and_urls_live_side_by_side(store: Any) -> None:
     local = FakeFileSystem(FakeClock())
     local.write("/m/1/x")
     write(store, "/m/2/servable.json")
-    files = AnyFileSystem(local)
+    files = AnyFileSystem(RemoteFileSystem(), local)
     assert list(files.list_directories("/m")) == ["1"]
     assert list(files.list_directories("file:///m")) == ["1"]
     assert list(files.list_directories("memory://m")) == ["2"]

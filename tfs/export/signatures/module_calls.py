@@ -19,8 +19,7 @@ from tfs.export.module_copy import to_call
 from tfs.export.signatures.named_outputs import is_nested, name_outputs
 from tfs.export.signatures.signature import Signature
 from tfs.export.values import Value, Values, as_strings, dtype_of, shape_of
-from tfs.runtime.guest.platforms.module_call import module_call
-from tfs.runtime.guest.platforms.nested_values import Form, nesting
+from tfs.runtime.guest.platforms.module_call import Form, module_call, nesting
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from tfs.export.values import (
     from_numbers,
     is_strings,
 )
-from tfs.runtime.guest.platforms.module_call import scripted_parameters
-from tfs.runtime.guest.platforms.nested_values import Form
+from tfs.runtime.guest.platforms.module_call import Form, scripted_parameters
 
 _BY_KEYWORD: Final = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -49,7 +48,7 @@ def name_inputs(
 
     Their names are those of the function's parameters. A tensor inside a dict, list or
     tuple is named by the way to it (``batch.x``, ``state.0``), and the parameter then
-    has a form (:mod:`tfs.runtime.guest.platforms.nested_values`). Inputs in ``optional`` need no
+    has a form (:mod:`tfs.runtime.guest.platforms.module_call`). Inputs in ``optional`` need no
     example.
 
     Raises:

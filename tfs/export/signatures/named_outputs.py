@@ -15,7 +15,7 @@ from tfs.export.values import (
     from_numbers,
     is_strings,
 )
-from tfs.runtime.guest.platforms.nested_values import leaves, parts_of
+from tfs.runtime.guest.platforms.module_call import leaves, parts_of
 
 
 def name_outputs(

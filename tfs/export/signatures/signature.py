@@ -16,7 +16,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureSpec, Method
 from tfs.core.signature import Signature as ServedSignature
 from tfs.export.values import Values, is_strings, shape_of
-from tfs.runtime.guest.platforms.nested_values import Form
+from tfs.runtime.guest.platforms.module_call import Form
 
 
 class NumberArray(Protocol):

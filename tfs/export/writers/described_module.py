@@ -9,7 +9,7 @@ from torch import nn
 
 from tfs.export.packaging.packaging import Packaging
 from tfs.export.signatures.signature import Derived, Signature
-from tfs.runtime.guest.platforms.nested_values import classes_in
+from tfs.runtime.guest.platforms.module_call import classes_in
 
 
 @dataclass(frozen=True, slots=True)

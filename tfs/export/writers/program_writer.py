@@ -30,7 +30,7 @@ from tfs.export.signatures.signature import Derived
 from tfs.export.values import Values, shape_of
 from tfs.export.writers.described_module import DescribedModule
 from tfs.runtime.guest.faults import one_line
-from tfs.runtime.guest.platforms.nested_values import flattening, nesting
+from tfs.runtime.guest.platforms.module_call import flattening, nesting
 
 _SUM, _MEAN = 0, 1
 

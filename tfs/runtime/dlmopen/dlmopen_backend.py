@@ -16,8 +16,8 @@ from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.layered.auto import AutoStatus
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import OnAnotherThread
 

@@ -27,10 +27,10 @@ from tfs.core.tensor_view import Buffer, TensorView
 from tfs.runtime.dlmopen import dlmopen_namespace
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import num_rows_of
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import closed

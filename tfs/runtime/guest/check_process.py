@@ -38,9 +38,9 @@ from tfs.core.version.manifest import Manifest
 from tfs.core.version_directory import read_example, read_manifest
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import seed_random
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.zygote.process_tree import die_with_parent
 
 _MAX_ERRORS: Final = 8

@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfs.runtime.guest.sealed_file import new_memfd, read_at, write_at
+from tfs.runtime.guest.memory_files import new_memfd, read_at, write_at
 
 _INLINE_BYTES = 32 << 10
 _MAX_FDS = 32

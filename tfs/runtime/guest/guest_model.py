@@ -25,10 +25,10 @@ from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices import check_device, current_device
 from tfs.runtime.guest.faults import one_line
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.side_effects import ThreadEffects
 from tfs.runtime.guest.torch_tensor import Strings
-from tfs.runtime.guest.version_files import VersionFiles
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Output: TypeAlias = "torch.Tensor | TensorView"

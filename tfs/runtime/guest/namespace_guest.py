@@ -31,12 +31,12 @@ from tfs.runtime.guest.guest_model import (
     give_memory_back,
     load_guest_model,
 )
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import FORKS, seed_random
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, nest, plain
-from tfs.runtime.guest.version_files import VersionFiles
 
 _ENTRY: Final = ctypes.CFUNCTYPE(
     ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p

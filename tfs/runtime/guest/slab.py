@@ -40,7 +40,7 @@ from typing import Final, TypeVar
 
 from tfs.core.dtype import DTYPES, DType
 from tfs.core.servable import TraceContext
-from tfs.runtime.guest.sealed_file import ADD_SEALS, new_memfd
+from tfs.runtime.guest.memory_files import ADD_SEALS, new_memfd
 
 ALIGNMENT: Final = 64
 WORD_BYTES: Final = 8

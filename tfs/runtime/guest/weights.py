@@ -25,9 +25,8 @@ from tfs.core.errors import DataLoss
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.version.version_layout import CHECKPOINT, SAFETENSORS
 from tfs.runtime.guest.faults import one_line
+from tfs.runtime.guest.memory_files import SealedFile, VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import VersionFiles
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
 

@@ -28,9 +28,9 @@ from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.staged_model import StagedModel
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.call_threads import (
     UNLOAD_WAIT_S,
     CallThreads,

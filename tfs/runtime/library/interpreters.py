@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from tfs.core.errors import FailedPrecondition, Internal, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.memory_files import SealedFile
 from tfs.runtime.guest.sessions.value_codec import decode, encode
 from tfs.runtime.interpreter import closed
 from tfs.runtime.process.process_model import on_loop

@@ -12,7 +12,7 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
 )
-from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.memory_files import SealedFile
 from tfs.runtime.guest.sessions.value_codec import Ref
 from tfs.runtime.library.interpreters import (
     InterpreterLender,

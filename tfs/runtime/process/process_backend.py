@@ -11,8 +11,8 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.system.thread_priority import give_way
+from tfs.runtime.guest.memory_files import VersionFiles, payload_paths
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles, payload_paths
 from tfs.runtime.interpreter import closed
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions

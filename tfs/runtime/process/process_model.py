@@ -19,10 +19,9 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.layered.auto import AutoStatus
+from tfs.runtime.guest.memory_files import VersionFiles, new_memfd
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import JOINED, RULE
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import (
     OnAnotherThread,
     closed,

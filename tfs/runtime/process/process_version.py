@@ -12,8 +12,8 @@ from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.version.model_profile import ModelProfile
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import finish, queue_full
 from tfs.runtime.process.crash_policy import CrashHistory, WorkerEnd
 from tfs.runtime.process.process_options import ProcessOptions

@@ -20,7 +20,7 @@ from tfs.core.errors import InvalidArgument, error_from
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.runtime.guest.sealed_file import new_memfd, read_at, write_at
+from tfs.runtime.guest.memory_files import new_memfd, read_at, write_at
 from tfs.runtime.guest.slab import (
     DTYPE_CODES,
     DTYPE_OF_CODE,

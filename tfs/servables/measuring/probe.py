@@ -27,17 +27,16 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
 )
-from tfs.core.servable import Tensors
-from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.core.system.process_memory import (
+from tfs.core.process_memory import (
     anonymous_bytes,
     peak_bytes,
     reset_peak,
     resident_bytes,
 )
+from tfs.core.servable import Tensors
+from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
-from tfs.servables.measuring.probe_inputs import ProbeInputs
-from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.probe_subject import ProbeInputs, ProbeSubject
 from tfs.servables.measuring.row_independence import (
     SMALL_ROWS,
     RowIndependence,

@@ -33,8 +33,7 @@ from tfs.core.system.replaced_file import replace_file
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.servables.measuring.probe import ProbeOptions, probe
-from tfs.servables.measuring.probe_inputs import ProbeInputs
-from tfs.servables.measuring.probe_subject import ProbeSubject, warm_up
+from tfs.servables.measuring.probe_subject import ProbeInputs, ProbeSubject, warm_up
 from tfs.servables.measuring.row_independence import (
     RowIndependence,
     keeps_rows,

@@ -21,7 +21,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.servables.joining.tensor_join import cut_inner
-from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.servables.measuring.probe_subject import ProbeInputs
 
 SMALL_ROWS: Final = 4
 """Most rows of the calls that show whether rows are independent."""

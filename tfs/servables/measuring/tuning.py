@@ -15,8 +15,7 @@ from typing import Final
 from batching.cost_table import CostTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.servables.measuring.probe_inputs import ProbeInputs
-from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.probe_subject import ProbeInputs, ProbeSubject
 from tfs.servables.measuring.row_independence import (
     RowIndependence,
     row_independence,

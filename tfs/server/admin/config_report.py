@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf import text_format
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState
 from tfs.proto._pool import POOL

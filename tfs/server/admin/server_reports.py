@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import NotFound, ServingError
 from tfs.core.servable_id import ServableId

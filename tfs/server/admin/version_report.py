@@ -14,10 +14,10 @@ from typing import Any, Final
 from managers.versions.version import LoadStatus
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code, Quarantined
+from tfs.core.process_memory import private_bytes
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.system.process_memory import private_bytes
 from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

@@ -17,11 +17,11 @@ from google.protobuf.message import Message
 
 from batching.batching_options import (
     BatchingOptions,
-    Padding,
     QueuePolicy,
     SchedulerOptions,
     options_from_parameters,
 )
+from batching.cost_table import Padding
 from batching.deadline_window import WindowOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue_options import LowPriority, Mixing

@@ -10,15 +10,15 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
 from sources.remote.cache import FetchingLoader, VersionCache
-from sources.remote.storage import is_remote, local_path
 from sources.servable_to_monitor import StoragePath
+from sources.storage.file_system import is_remote, local_path
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor, ThreadExecutor
@@ -246,13 +246,13 @@ class ModelPlacer:
         self._manager.report_servable_error(servable_id, error, is_loading=is_loading)
 
 
-def loader_makers(
+def loader_maker(
     options: ServerOptions,
     context_of: Callable[[RuntimeSettings], LoadContext],
     copies: VersionCache,
     runtime_of: Callable[[str], RuntimeSettings],
-) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
-    """Returns what makes a loader of a version, here or behind a URL, by platform name.
+) -> tuple[Convert[StoragePath, Loader[object]], Collection[str]]:
+    """Returns what makes a loader of a version, here or behind a URL, and the platforms.
 
     A version that comes back is loaded with the settings that it was found with, which
     its fingerprint names, whatever the configuration says by then.
@@ -260,22 +260,19 @@ def loader_makers(
     registry = default_registry(allow_model_code=options.allow_model_code)
     settings: dict[str, RuntimeSettings] = {}  # by fingerprint
 
-    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
-        def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
-            runtime = runtime_of(servable_id.name)
-            settings[runtime.fingerprint] = runtime
-            context = context_of(settings.get(storage.settings, runtime))
+    def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
+        runtime = runtime_of(servable_id.name)
+        settings[runtime.fingerprint] = runtime
+        context = context_of(settings.get(storage.settings, runtime))
 
-            def make(path: str) -> Loader[object]:
-                return registry.loader(path, context, name)
+        def make(path: str) -> Loader[object]:
+            return registry.loader(path, context, storage.platform)
 
-            if is_remote(storage.path):
-                return FetchingLoader(storage, copies, make)
-            return make(local_path(storage.path))
+        if is_remote(storage.path):
+            return FetchingLoader(storage, copies, make)
+        return make(local_path(storage.path))
 
-        return convert
-
-    return {name: maker(name) for name in (DETECT, *registry.names)}
+    return convert, (DETECT, *registry.names)
 
 
 def _require_dlmopen(num_interpreters: int) -> None:

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from managers.loading.memory import ResourceTracker
+from managers.loading.load_admission import ResourceTracker
 from sources.remote.cache import VersionCache
-from sources.remote.storage import AnyFileSystem, is_remote
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import StoragePath
+from sources.storage.file_system import AnyFileSystem, is_remote
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -33,7 +34,7 @@ from tfs.servables.platform import LoadContext
 from tfs.server.config.server_config import read_model
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
-from tfs.server.placing.model_placer import ModelPlacer, loader_makers
+from tfs.server.placing.model_placer import ModelPlacer, loader_maker
 
 log = logging.getLogger(__name__)
 
@@ -119,16 +120,18 @@ class VersionProbe:
     ) -> Loader[object]:
         base_path = settings.base_path
         try:
-            names = name_versions(AnyFileSystem().list_directories(base_path))
+            names = name_versions(
+                AnyFileSystem(RemoteFileSystem()).list_directories(base_path)
+            )
         except OSError as error:
             raise NotFound(f"{base_path} cannot be read: {error}") from error
         if version not in names:
             raise NotFound(f"version {version} is not in {base_path}")
-        path = StoragePath(f"{base_path.rstrip('/')}/{names[version]}")
-        makers = loader_makers(
+        path = f"{base_path.rstrip('/')}/{names[version]}"
+        make_loader, _ = loader_maker(
             self._options, self._context, self._copies, lambda _: settings.runtime
         )
-        return makers[settings.platform](servable_id, path)
+        return make_loader(servable_id, StoragePath(path, platform=settings.platform))
 
     def _context(self, runtime: RuntimeSettings) -> LoadContext:
         """Returns what has a version measured in a process, and tells nobody of it."""

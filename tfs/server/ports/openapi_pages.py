@@ -14,7 +14,7 @@ from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
 from tfs.handlers.rest.paths import path_of
 from tfs.handlers.rest.root import Run, answer_apart
-from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.servables.measuring.probe_subject import ProbeInputs
 from tfs.server.core import ServerCore
 from tfs.server.page.views import page_of, page_view
 from tfs.server.system.versions import distribution_version

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 
-from tfs.core.system.process_memory import proportional_bytes
+from tfs.core.process_memory import proportional_bytes
 
 
 def tree_resident_bytes(pid: int) -> int:

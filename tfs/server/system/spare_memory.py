@@ -23,10 +23,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from managers.loading.memory import trim_heap
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.core.system.process_memory import resident_bytes
+from tfs.core.process_memory import resident_bytes, trim_heap
 from tfs.server.system.malloc import set_scarce
 
 MUCH_BYTES: Final = 16 << 20

@@ -15,9 +15,9 @@ from tests.runtime.zoo import Scale
 from tfs.core.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from tfs.runtime.guest.devices import check_device, current_device
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.platforms import torch_package
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.version_files import VersionFiles
 
 
 def test_a_model_on_another_device_is_called_with_that_current(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from torch.package.package_exporter import PackageExporter
 
+from tfs.runtime.guest.memory_files import SealedFile
 from tfs.runtime.guest.platforms.torch_package import close_package, open_package
-from tfs.runtime.guest.sealed_file import SealedFile
 
 
 class _LookedAt(str):

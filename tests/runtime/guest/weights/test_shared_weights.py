@@ -15,9 +15,8 @@ from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.zoo import Weighted
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.memory_files import SealedFile, VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights import share_weights
 
 NUM_FLOATS = 8 << 20

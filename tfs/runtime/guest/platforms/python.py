@@ -44,11 +44,10 @@ from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.version.version_layout import SOURCE
 from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.memory_files import SealedFile, VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.servable_pipeline import pipeline
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights import weights_of
 
 

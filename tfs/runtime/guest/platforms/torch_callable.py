@@ -25,7 +25,7 @@ from tfs.runtime.guest.devices import current_device
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import seed_random
-from tfs.runtime.guest.platforms.nested_values import FindClass, called_by_name
+from tfs.runtime.guest.platforms.module_call import FindClass, called_by_name
 from tfs.runtime.guest.platforms.signature_call import Function, SignatureCall
 from tfs.runtime.guest.torch_tensor import (
     DTYPE_OF,

@@ -28,16 +28,16 @@ from tfs.core.signature import Signature
 from tfs.core.version.version_layout import PROGRAM
 from tfs.runtime.guest.faults import one_line, what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import (
+from tfs.runtime.guest.memory_files import (
     MACHINE_CODE,
+    SealedFile,
     VersionFiles,
     check_processor,
     is_compiled,
     library_path,
 )
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
 from tfs.runtime.guest.weights import MappedReader
 
 _reading: Final = threading.Lock()

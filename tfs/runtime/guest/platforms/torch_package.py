@@ -39,15 +39,14 @@ from tfs.core.errors import DataLoss, NotFound
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.version.version_layout import ARCHIVE
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.memory_files import SealedFile, VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.nested_values import class_in
+from tfs.runtime.guest.platforms.module_call import class_in
 from tfs.runtime.guest.platforms.torch_callable import (
     TorchCallable,
     called_modules,
     methods_of,
 )
-from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights import MappedReader
 
 

@@ -13,9 +13,9 @@ from tfs.core.errors import DataLoss
 from tfs.core.version.version_layout import ARCHIVE
 from tfs.runtime.guest.faults import one_line, what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights import share_weights
 
 

@@ -31,8 +31,8 @@ from tfs.core.errors import (
 )
 from tfs.runtime.guest.faults import one_line
 from tfs.runtime.guest.guest_model import give_memory_back
+from tfs.runtime.guest.memory_files import SealedFile, new_memfd, write_at
 from tfs.runtime.guest.platforms.torch_package import close_package, open_package
-from tfs.runtime.guest.sealed_file import SealedFile, new_memfd, write_at
 from tfs.runtime.guest.sessions.value_codec import decode, encode
 
 _ALIGNMENT: Final = 64

@@ -13,14 +13,14 @@ import torch
 
 from tfs.core.errors import Unavailable
 from tfs.core.loop.pacing import yield_to_requests
-from tfs.core.servable import Tensors
-from tfs.core.system.process_memory import (
+from tfs.core.process_memory import (
     anonymous_bytes,
     data_bytes,
     peak_bytes,
     reset_peak,
     resident_bytes,
 )
+from tfs.core.servable import Tensors
 from tfs.runtime.guest.guest_model import (
     GuestModel,
     give_memory_back,
@@ -28,10 +28,10 @@ from tfs.runtime.guest.guest_model import (
     load_guest_model,
     two_thread_scaling,
 )
+from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import FORKS, name_process
 from tfs.runtime.guest.side_effects import KnownFunctions, ProcessEffects, ThreadEffects
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import OUT_OF_MEMORY
 
 

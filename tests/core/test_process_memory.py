@@ -1,4 +1,4 @@
-"""tfs.core.system.process_memory."""
+"""tfs.core.process_memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tfs.core.system.process_memory import (
+from tfs.core.process_memory import (
     anonymous_bytes,
     data_bytes,
     peak_bytes,
