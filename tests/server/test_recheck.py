@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.server.recheck import Recheck
+from tfs.server.config.waiting import Recheck
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
 from tfs.testing.held_executor import HeldExecutor

@@ -42,12 +42,12 @@ from tfs.server.config.waiting import (
     ConfigOutcome,
     ConfigWaiters,
     ModelLook,
+    Recheck,
     Waiter,
 )
 from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
-from tfs.server.recheck import Recheck
 from tfs.server.residency import Residency, with_registered
 from tfs.server.served_models import ServedModels
 

@@ -96,7 +96,7 @@ class ModelServer:
             self.stats,
             zygote,
             self._decoders,
-            lambda: self._gate.is_entered,
+            lambda: self._gate.in_flight.num_taken > 0,
             self._forget_version,
             self._set_logs,
         )

@@ -125,14 +125,14 @@ def test_a_cancelled_call_keeps_its_place_while_its_batch_runs() -> None:
 def test_the_gate_tells_whether_anything_is_worked_on() -> None:
     """Loads wait for answers: one that is out, or was refused, holds them up no more."""
     desk = Desk(2)
-    assert not desk.gate.is_entered
+    assert not desk.gate.in_flight.num_taken
     desk.served.servable.is_paused = True
     desk.send()
-    assert desk.gate.is_entered
+    assert desk.gate.in_flight.num_taken
     desk.finish_all()
     desk.send(message=b"\xff\xff")
-    assert not desk.gate.is_entered
-    assert not Desk(0).gate.is_entered
+    assert not desk.gate.in_flight.num_taken
+    assert not Desk(0).gate.in_flight.num_taken
 
 
 def test_a_handler_that_breaks_gives_its_place_back() -> None:

@@ -18,7 +18,7 @@ from tfs.core.errors import ServingError
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
-from tfs.runtime.inline import call_threads
+from tfs.runtime.inline import inline_model
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.servables.loaded_version import PlacedModel
@@ -173,7 +173,7 @@ def test_a_call_is_measured_by_itself(
     model = interpreter.load(package(tmp_path, Scale()))
     assert model.last_call_s is None
     times = iter((10.0, 10.5))
-    monkeypatch.setattr(call_threads, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(inline_model, "perf_counter", lambda: next(times))
     answer = ask(model, {"x": floats((1, 2))}, "serving_default")
     answer.outputs()
     assert model.last_call_s == 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tfs.runtime.inline.inline_model import SlowCalls, ThreadUse, read_thread_use
+from tfs.runtime.inline.front_calls import SlowCalls, ThreadUse, read_thread_use
 
 START = ThreadUse(1.0, 7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.servables.joining.large_request import CALL_S, portion_rows
+from tfs.servables.joining.signature_queues import CALL_S, portion_rows
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tfs.core.dtype import FLOAT32, INT8, STRING, DType
 from tfs.core.tensor_view import TensorView
-from tfs.servables.joining.large_request import PartOutputs
+from tfs.servables.joining.signature_queues import PartOutputs
 
 
 def rows(*values: int, dtype: DType = INT8, size: int = 4) -> TensorView:

@@ -81,11 +81,6 @@ class RequestGate:
             method: RequestStats(self._stats, self._clock, method) for method in METHODS
         }
 
-    @property
-    def is_entered(self) -> bool:
-        """Whether any request is in flight; False if there is no limit. Any thread."""
-        return self.in_flight.num_taken > 0
-
     def enter(self, call: Call, method: str) -> bool:
         """Takes one place; the caller owes a ``leave`` or a ``refuse``.
 

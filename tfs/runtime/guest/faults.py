@@ -1,25 +1,17 @@
-"""What failures of a model mean and how they are told: to callers, and in the log.
-
-Callers are told only what failed; where in the model's code is logged. Callers decide how
-often a model fails, so each place is logged only once, and only a few places in all. A
-worker has no log of its own: what it writes goes to the server's standard error.
-
-While a version is measured, its callers are ours, and the inputs often made up. That
-some of these fail is no news to an operator, so it is told apart, as information.
-"""
+"""What failures of a model mean, in words for its callers, and which of them end a worker."""
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
+import sys
 from typing import Final
 
 import torch
 
 from tfs.core.errors import chain_of, text_of
-from tfs.runtime.guest.own_process import random_repeats
+from tfs.runtime.guest.worker_options import LOST_DEVICE
 
 _MISSING_OPERATOR: Final = re.compile(
     r"deserializing node Node\(target='torch\.ops\.(\w+)\.(\w+)"
@@ -65,69 +57,45 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-log = logging.getLogger(__name__)
-
-_MAX_TOLD: Final = 8
-_MAX_FRAMES: Final = 8  # the innermost frames; a recursion has thousands
-# Other frames say little about the model: torch's own on the way to a forward, and ours.
-_OTHERS: Final = (
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-)
+_DEVICE_SAYS: Final = ("CUDA error", "CUDA driver error")
 
 
-class FailedCalls:
-    """The failures of one signature that were logged. Thread-safe.
+def leave_if_device_is_lost(error: BaseException, device: str) -> None:
+    """Ends the process if a failed call left it without its device; prints why.
+
+    A kernel that fails (an index out of range, for example) ends the context of its process
+    on that device: from then on every call of every model there fails with the same error.
+    Other processes have contexts of their own, and so has the next worker.
 
     Args:
-        servable: Name and version, as the log has them.
-        signature: Which one.
+        error: The error of the call.
+        device: The device of the model.
 
     """
-
-    __slots__ = ("_servable", "_signature", "_told")
-
-    def __init__(self, servable: str, signature: str) -> None:
-        self._servable = servable
-        self._signature = signature
-        self._told: set[tuple[type[BaseException], str]] = set()
-
-    def note(self, error: BaseException) -> None:
-        """Logs a failure, unless one of its kind was logged for the same place before."""
-        if random_repeats():
-            log.info(
-                "event=probe_call_failed servable=%s signature=%s error=%r at=%r",
-                self._servable,
-                self._signature,
-                one_line(error),
-                places_of(error),
-            )
-            return
-        if len(self._told) >= _MAX_TOLD:
-            return
-        place = places_of(error)
-        if (type(error), place) in self._told:
-            return
-        self._told.add((type(error), place))
-        log.warning(
-            "event=call_failed servable=%s signature=%s error=%r at=%r",
-            self._servable,
-            self._signature,
-            one_line(error),
-            place,
-        )
+    if device == "cpu":
+        return
+    fault = _device_fault(error)
+    if fault is None or not _is_lost(device):
+        return
+    text = f"process {os.getpid()} has lost its device: {one_line(fault)}"
+    print(text, file=sys.stderr, flush=True)
+    os._exit(LOST_DEVICE)
 
 
-def places_of(error: BaseException) -> str:
-    """Returns where in a model's own code an error was raised, the outermost call first."""
-    places = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        file = code.co_filename
-        if file.startswith("<torch_package_"):
-            file = file.partition(">.")[2]
-        if not file.startswith(_OTHERS):
-            places.append(f"{file}:{trace.tb_lineno} in {code.co_name}")
-        trace = trace.tb_next
-    return " > ".join(places[-_MAX_FRAMES:])
+def _device_fault(error: BaseException) -> BaseException | None:
+    """Returns the error of a device among an error and those that led to it, or None."""
+    for each in chain_of(error):
+        if isinstance(each, RuntimeError) and any(
+            text in text_of(each) for text in _DEVICE_SAYS
+        ):
+            return each
+    return None
+
+
+def _is_lost(device: str) -> bool:
+    """Whether waiting for the device fails too. A launch that is only refused does no harm."""
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False

@@ -1,32 +1,22 @@
-"""Who runs calls in this process: threads with one queue, and the loop before it queues any."""
+"""Threads of this process that run the calls of models, with one queue."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from threading import get_ident
-from time import perf_counter
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from tfs.core.batch.batch_task import request_scope
 from tfs.core.clock import Clock, join_by
-from tfs.core.errors import ServingError, forget_frames, serving_error
-from tfs.core.loop.serving_loop import ServingLoop
-from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
-from tfs.core.servable_id import ServableId
+from tfs.core.errors import ServingError
+from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.current_span import current_span
-from tfs.runtime.guest.own_process import FORKS
-from tfs.runtime.guest.staged_model import Outputs, StagedModel
-from tfs.runtime.guest.torch_tensor import to_torch, to_view
-from tfs.runtime.inline.inline_model import InlineModel, ThreadUse, read_thread_use
+from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import finish, queue_full, unloaded
-from tfs.runtime.placement import FRONT_LIMIT_S
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +88,6 @@ class CallThreads:
         self._starting = threading.Lock()  # rank: before all others
         self._is_started = False
         self.num_calls = 0
-        self._num_torch_threads: dict[int, int] = {}  # by thread
 
     def start(self) -> None:
         """Starts the threads, unless they run. Thread-safe.
@@ -199,42 +188,6 @@ class CallThreads:
             log.warning("event=interpreter_hangs interpreter=%s", self._name)
         return has_ended
 
-    def call(
-        self, model: InlineModel, signature_name: str, inputs: Tensors
-    ) -> tuple[Outcome, float]:
-        """Calls a model on this thread; returns an error instead of raising it.
-
-        Returns the outcome, and the seconds the call took. The caller holds ``running``.
-        """
-        guest = model.guest
-        if guest is None:
-            return unloaded(model.source.id), 0.0
-        begun_s = perf_counter()
-        wanted = model.num_threads
-        thread = get_ident()
-        if wanted != self._num_torch_threads.get(thread):
-            # The number belongs to this thread (OpenMP's and MKL's are per thread);
-            # it changes only where models with different settings share one.
-            torch.set_num_threads(wanted)
-            self._num_torch_threads[thread] = wanted
-        outcome: Outcome
-        depth = FORKS.depth
-        try:
-            outcome = guest.call(signature_name, inputs)
-        except BaseException as error:  # what a model returns may raise it when read
-            outcome = serving_error(error, model.label)
-            # The error's frames hold the model's tensors, and our callers' frames hold
-            # the error.
-            forget_frames(outcome)
-        finally:
-            if FORKS.depth != depth:  # a call of end_copy would take longer
-                FORKS.end_copy(depth)
-        call_s = perf_counter() - begun_s
-        if not self._overlap:
-            model.last_call_s = call_s
-            self.num_calls += 1
-        return outcome, call_s
-
     # -- on the threads ----------------------------------------------------------
 
     def _run(self) -> None:
@@ -272,198 +225,14 @@ class CallThreads:
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
         refused = task.begin(self._clock.now(), model.label)
-        if refused is None and task.trace is not None:
+        if refused is not None:
+            return refused
+        if task.trace is None:
+            outcome, call_s = model.call(task.signature_name, task.inputs)
+        else:
             with current_span(task.trace.context):
-                return self.call(model, task.signature_name, task.inputs)[0]
-        if refused is None:
-            return self.call(model, task.signature_name, task.inputs)[0]
-        return refused
-
-
-class FrontCalls:
-    """Runs calls on the loop, unless the thread beside it has something to do.
-
-    Thread-safe, but on any other thread than the loop's it does nothing.
-
-    Args:
-        loop: The loop on which calls run.
-        thread: Takes calls that cannot run here, and all calls of models that were
-            slow; counts both.
-        now: The time in seconds, for deadlines.
-        on_slow: Called on the loop when a call on it took over ``FRONT_LIMIT_S``, with
-            the version and the seconds; from then on the model runs on the thread.
-
-    """
-
-    def __init__(
-        self,
-        loop: ServingLoop,
-        thread: CallThreads,
-        now: Callable[[], float],
-        on_slow: Callable[[ServableId, float], None] | None,
-    ) -> None:
-        self._loop = loop
-        self._thread = thread
-        self._running = thread.running
-        self._now = now
-        self._on_slow = on_slow
-        # Making one takes 1 us, and entering it for each call takes four.
-        self._inference = torch.inference_mode()
-        self._infers_for_good = False
-
-    def compute_now(
-        self,
-        model: InlineModel,
-        signature_name: str,
-        make_inputs: MakeInputs,
-        task: InferenceTask | None,
-    ) -> Outcome | None:
-        """Runs a call here and now, if this is the loop and nothing is in the way.
-
-        Args:
-            model: A model that runs on the loop.
-            signature_name: The signature to call.
-            make_inputs: Returns the inputs.
-            task: Is asked first whether it should still run. None means that it should.
-
-        Returns:
-            The outcome; None if nothing was done.
-
-        """
-        thread = self._thread
-        loop = self._loop
-        if get_ident() != loop.thread_ident or thread.queue:
-            return None
-        if not self._running.acquire(blocking=False):
-            return None
-        try:
-            if thread.refusal is not None or model.unloading:
-                return None
-            if task is not None:
-                refused = task.begin(self._now(), model.label)
-                if refused is not None:
-                    return refused
-            try:
-                inputs = make_inputs()
-            except Exception as error:  # there may be no memory to join them in
-                return serving_error(error, model.label)
-            before = read_thread_use()
-            if self._infers_for_good:
-                outcome, call_s = thread.call(model, signature_name, inputs)
-            else:
-                with self._inference:
-                    outcome, call_s = thread.call(model, signature_name, inputs)
-                if loop.owns_thread:
-                    _infer_for_good()
-                    self._infers_for_good = True
-            if call_s > FRONT_LIMIT_S:
-                used = ThreadUse.of(before), ThreadUse.of(read_thread_use())
-                num_calls = thread.num_calls
-                call_s = model.slow_calls.own_s(num_calls, call_s, *used)
-        finally:
-            self._running.release()
-        if call_s > FRONT_LIMIT_S and model.front is not None:
-            self._leave(model, call_s)
+                outcome, call_s = model.call(task.signature_name, task.inputs)
+        if not self._overlap:
+            model.last_call_s = call_s
+            self.num_calls += 1
         return outcome
-
-    def _leave(self, model: InlineModel, call_s: float) -> None:
-        model.front = None
-        log.warning(
-            "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",
-            model.label,
-            call_s * 1e3,
-            FRONT_LIMIT_S * 1e3,
-        )
-        if self._on_slow is not None:
-            self._on_slow(model.source.id, call_s)
-
-
-_of_thread: Final = threading.local()
-
-
-def _infer_for_good() -> None:
-    if not hasattr(_of_thread, "inference"):
-        _of_thread.inference = torch.inference_mode()
-        _of_thread.inference.__enter__()
-
-
-class StagedThread(CallThreads):
-    """Hands the tasks of one model to its ``StagedModel``, on one thread. Thread-safe.
-
-    A task that comes while the model computes is taken from the queue between two stages,
-    without a hand-over to another thread.
-
-    Args:
-        name: Names the thread.
-        max_queued: Tasks that may wait to be seen, and to be computed; one more is
-            answered Unavailable.
-        clock: Deadlines go by it.
-        guest: The model.
-
-    """
-
-    def __init__(
-        self, name: str, max_queued: int, clock: Clock, guest: StagedModel
-    ) -> None:
-        super().__init__(name, max_queued, clock)
-        self._guest = guest
-
-    def put(self, model: InlineModel, task: InferenceTask) -> None:
-        task.arrived_s = self._clock.now()
-        super().put(model, task)
-
-    # -- on the thread -------------------------------------------------------------------
-
-    def _run(self) -> None:
-        answer_soon()
-        guest = self._guest
-        torch.set_num_threads(guest.num_threads)
-        with torch.inference_mode():
-            while True:
-                with self._lock:
-                    while not (guest.waiting or self.queue or self.refusal):
-                        self._wake.wait()
-                    refusal = self.refusal
-                if refusal is not None:
-                    for call in guest.waiting:
-                        call.end(refusal)
-                    return
-                self._look()
-                guest.serve(self._look)
-
-    def _look(self) -> None:
-        """Takes the tasks that came."""
-        while self.queue and len(self._guest.waiting) < self._max_queued:
-            with self._lock:
-                item = self.queue.popleft() if self.queue else None
-            if not isinstance(item, tuple):  # they were refused meanwhile
-                return
-            task = item[1]
-            try:
-                inputs = {name: to_torch(view) for name, view in task.inputs.items()}
-            except Exception as error:  # there may be no memory to copy them to
-                self._end(task, serving_error(error, self._name))
-                continue
-            self._guest.add(
-                task.signature_name,
-                inputs,
-                task.num_rows,
-                task.arrived_s,
-                task.deadline_s,
-                task.cancel,
-                partial(self._end, task),
-            )
-
-    def _end(self, task: InferenceTask, outcome: Outputs | ServingError) -> None:
-        found: Outcome
-        try:
-            if isinstance(outcome, ServingError):
-                found = outcome
-            else:
-                found = {
-                    name: to_view(value) if isinstance(value, torch.Tensor) else value
-                    for name, value in outcome.items()
-                }
-        except BaseException as error:  # of a class of the model's own
-            found = serving_error(error, self._name)
-        finish(task, found)

@@ -31,13 +31,10 @@ from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.staged_model import StagedModel
-from tfs.runtime.inline.call_threads import (
-    UNLOAD_WAIT_S,
-    CallThreads,
-    FrontCalls,
-    StagedThread,
-)
+from tfs.runtime.inline.call_threads import UNLOAD_WAIT_S, CallThreads
+from tfs.runtime.inline.front_calls import FrontCalls
 from tfs.runtime.inline.inline_model import InlineModel
+from tfs.runtime.inline.staged_thread import StagedThread
 from tfs.runtime.interpreter import closed, finish, unloaded
 
 
@@ -54,7 +51,7 @@ class InlineInterpreter:
         on_slow: Called on the loop when a call on it took over
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
             seconds; from then on the model runs on the thread. Time that the kernel
-            gave to other threads is not counted (:mod:`tfs.runtime.inline.inline_model`).
+            gave to other threads is not counted (:mod:`tfs.runtime.inline.front_calls`).
         load_model: Makes the model of a version from its files, for a model that
             computes elsewhere. Such models get one request at a time, whatever they
             ask for.
@@ -77,10 +74,8 @@ class InlineInterpreter:
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
         self._thread = CallThreads(name, max_queued, self._clock)
-        self._front: FrontCalls | None = None
-        if front_loop is not None:
-            now = self._clock.now
-            self._front = FrontCalls(front_loop, self._thread, now, on_slow)
+        self._front_loop = front_loop
+        self._on_slow = on_slow
         # Guards the fields below; leaf lock. No model and no callback runs under it.
         self._lock = threading.Lock()
         self._is_closing = False
@@ -107,16 +102,19 @@ class InlineInterpreter:
             guest = self._load_model(source, files)
         finally:
             files.close()
-        front = self._front
         is_concurrent = self._takes_several and source.concurrency > 1
         model = InlineModel(
             source,
             guest,
             self._enqueue,
             self._unload,
-            front=None if is_concurrent or front is None else front.compute_now,
             import_s=time.thread_time() - begun_s,
         )
+        loop = self._front_loop
+        if loop is not None and not is_concurrent:
+            now, on_slow = self._clock.now, self._on_slow
+            front = FrontCalls(model, loop, self._thread, now, on_slow)
+            model.front = front.compute_now
         threads = self._own_threads_of(source, guest) if is_concurrent else self._thread
         refusal: ServingError
         try:
@@ -178,13 +176,11 @@ class InlineInterpreter:
         if front is not None:
             trace = task.trace
             if trace is None:
-                outcome = front(model, task.signature_name, lambda: task.inputs, task)
+                outcome = front(task.signature_name, lambda: task.inputs, task)
             else:
                 trace.compute(model.source.id.slashed, self._clock.now())
                 with current_span(trace.context):
-                    outcome = front(
-                        model, task.signature_name, lambda: task.inputs, task
-                    )
+                    outcome = front(task.signature_name, lambda: task.inputs, task)
             if outcome is not None:
                 finish(task, outcome)
                 return

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from resource import RUSAGE_THREAD, getrusage, struct_rusage
-from typing import Final, Self, TypeAlias
+from time import perf_counter
+from typing import Final, TypeAlias
 
 import torch
 
+from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.guest.guest_model import (
@@ -23,89 +22,19 @@ from tfs.runtime.guest.guest_model import (
 )
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.staged_model import StagedModel
-from tfs.runtime.placement import FRONT_LIMIT_S
+from tfs.runtime.interpreter import unloaded
 
+ComputeNow: TypeAlias = Callable[
+    [str, MakeInputs, InferenceTask | None], Outcome | None
+]
+"""Calls a signature before it returns, for a task if there is one; None, with nothing done,
+if it cannot."""
 
-@dataclass(frozen=True, slots=True)
-class ThreadUse:
-    """How much a thread has used the machine up to some moment. Immutable.
-
-    Attributes:
-        cpu_s: Seconds that it computed.
-        num_waits: How often it gave up its core by itself, because it slept, or waited
-            for a lock, a file or another thread.
-
-    """
-
-    cpu_s: float
-    num_waits: int
-
-    @classmethod
-    def of(cls, usage: struct_rusage) -> Self:
-        """Converts from what the system reports."""
-        return cls(usage.ru_utime + usage.ru_stime, usage.ru_nvcsw)
-
-
-read_thread_use: Final[Callable[[], struct_rusage]] = partial(getrusage, RUSAGE_THREAD)
-"""Reads the calling thread's use; quick enough for every call."""
-
-
-class SlowCalls:
-    """Tells slow calls of a model from calls that the machine made slow.
-
-    Confined to the thread that calls. A call that computed for longer than the limit is
-    slow. A call that waited for longer may have slept, or may have waited for another
-    thread that had Python's lock and got no core. A thread that waits for Python's lock
-    wakes once in every switch interval (``sys.getswitchinterval``). If a call waited
-    beyond the limit even when one interval is subtracted for each wait, it slept, and
-    is slow. Any other call that waited is slow only if there was another one a short
-    while ago. Time in which a call neither computed nor waited was given to other
-    threads by the kernel.
-
-    Args:
-        limit_s: How long a call may take.
-
-    """
-
-    __slots__ = ("_limit_s", "_num_calls_at_wait")
-
-    _FORGIVEN_AFTER: Final = 1000  # calls
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._num_calls_at_wait: int | None = None
-
-    def own_s(
-        self, num_calls: int, wall_s: float, before: ThreadUse, after: ThreadUse
-    ) -> float:
-        """Returns the seconds that a call beyond the limit itself took.
-
-        Args:
-            num_calls: How many there were before.
-            wall_s: How long it lasted.
-            before: What its thread had used when it began.
-            after: What it had used when it ended.
-
-        """
-        computed_s = min(wall_s, after.cpu_s - before.cpu_s)
-        if computed_s > self._limit_s or after.num_waits == before.num_waits:
-            return computed_s
-        num_waits = after.num_waits - before.num_waits
-        for_lock_s = num_waits * sys.getswitchinterval()
-        if wall_s - computed_s - for_lock_s > self._limit_s:
-            return wall_s
-        previous, self._num_calls_at_wait = self._num_calls_at_wait, num_calls
-        if previous is None or num_calls - previous > self._FORGIVEN_AFTER:
-            return computed_s
-        return wall_s
-
-
-ComputeNow: TypeAlias = (
-    "Callable[[InlineModel, str, MakeInputs, InferenceTask | None], Outcome | None]"
-)
-"""Calls a signature of a model before it returns, for a task if there is one; None, with
-nothing done, if it cannot."""
+_of_thread: Final = threading.local()
+"""How many threads torch may use for the calls of a thread (OpenMP's and MKL's are per
+thread), if one was set; it changes only where models with different settings share one."""
 
 
 class InlineModel:
@@ -116,7 +45,6 @@ class InlineModel:
         guest: What is called.
         enqueue: Starts a task. Never blocks, never raises.
         unload: Frees the model. Blocks.
-        front: See below.
         import_s: Processor seconds that importing and unpickling took.
 
     Attributes:
@@ -130,8 +58,7 @@ class InlineModel:
             also waits for two wake-ups, which may take as long as five calls of a quick
             model. None before the first call, and if several run at once.
         front: Calls it on the loop, before it returns; None if it has no place there, or
-            has left the loop because a call was slow.
-        slow_calls: Decides which calls on the loop were slow.
+            has left the loop because a call was slow. The interpreter sets it.
         guest: The model that is called; None once unloaded. Written when no call can be
             running.
         unloading: Whether it takes no more tasks; the interpreter writes it.
@@ -145,7 +72,6 @@ class InlineModel:
         enqueue: Callable[[InlineModel, InferenceTask], None],
         unload: Callable[[InlineModel], None],
         *,
-        front: ComputeNow | None = None,
         import_s: float | None = None,
     ) -> None:
         self.source = source
@@ -156,8 +82,7 @@ class InlineModel:
         self.num_threads = source.intra_op_threads
         self.loaded = ModelProfile(import_s=import_s)
         self.last_call_s: float | None = None
-        self.front = front
-        self.slow_calls = SlowCalls(FRONT_LIMIT_S)
+        self.front: ComputeNow | None = None
         self.guest: GuestModel | None = guest
         self.unloading = False
 
@@ -171,7 +96,7 @@ class InlineModel:
         front = self.front
         if front is None:
             return None
-        return front(self, signature_name, make_inputs, None)
+        return front(signature_name, make_inputs, None)
 
     def unload(self) -> None:
         self._unload(self)
@@ -207,6 +132,34 @@ class InlineModel:
         return guest.status if isinstance(guest, StagedModel) else None
 
     # -- for its interpreter ---------------------------------------------------------
+
+    def call(self, signature_name: str, inputs: Tensors) -> tuple[Outcome, float]:
+        """Calls the model on this thread; returns an error instead of raising it.
+
+        Returns the outcome, and the seconds the call took. No other call may be running,
+        unless the model takes several at once.
+        """
+        guest = self.guest
+        if guest is None:
+            return unloaded(self.source.id), 0.0
+        begun_s = perf_counter()
+        wanted = self.num_threads
+        if wanted != getattr(_of_thread, "num_torch_threads", 0):
+            torch.set_num_threads(wanted)
+            _of_thread.num_torch_threads = wanted
+        outcome: Outcome
+        depth = FORKS.depth
+        try:
+            outcome = guest.call(signature_name, inputs)
+        except BaseException as error:  # what a model returns may raise it when read
+            outcome = serving_error(error, self.label)
+            # The error's frames hold the model's tensors, and our callers' frames hold
+            # the error.
+            forget_frames(outcome)
+        finally:
+            if FORKS.depth != depth:  # a call of end_copy would take longer
+                FORKS.end_copy(depth)
+        return outcome, perf_counter() - begun_s
 
     def drop(self) -> None:
         """Closes the guest. No call of it may be running; repeatable."""

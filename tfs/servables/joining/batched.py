@@ -10,14 +10,14 @@ from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core import stat_names
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.batch.queue_stats import QueueStats
+from tfs.core.batch.queue_stats import QueueStats, SignatureCounts
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import HistogramSnapshot, Labels, Stats
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.servables.joining.signature_queues import SignatureCounts, SignatureQueues
+from tfs.servables.joining.signature_queues import SignatureQueues
 from tfs.servables.joining.tensor_join import joined_row_bytes, with_joining
 
 

@@ -3,28 +3,187 @@
 A queue holds requests that can be concatenated: those of one version, one signature,
 one set of inputs and one shape of a row. Requests that fit no queue are handed to the
 servable underneath unchanged.
+
+Batches of a small model are small, because beyond some thirty rows joining gains nothing.
+To a request of ten thousand rows the overhead of so many batches matters: it took a hundred
+times as long as in one call. So it is computed in portions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from batching.batching_options import BatchingOptions
 from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.batch.queue_stats import QueueStats
-from tfs.core.errors import InvalidItems, ServingError, Unavailable, serving_error
+from tfs.core.batch.queue_stats import SignatureCounts
+from tfs.core.errors import (
+    InvalidItems,
+    ServingError,
+    Unavailable,
+    forget_frames,
+    serving_error,
+)
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable, Tensors
 from tfs.core.signature import Signature
+from tfs.core.tensor_view import TensorView, concatenate
 from tfs.core.version.model_profile import SignatureProfile, row_limit
 from tfs.servables.joining.batch_runner import BatchRunner, misfit
-from tfs.servables.joining.large_request import LargeRequest, PartOutputs, portion_rows
-from tfs.servables.joining.tensor_join import JoinKeys, is_shared
+from tfs.servables.joining.tensor_join import JoinKeys, cut_inner, is_shared
+
+CALL_S: Final = 1e-3
+"""Seconds that the call of one portion should take, for which others wait for their
+turn."""
+
+_MOST_BATCHES: Final = 32  # in a portion, because only small calls were measured
+
+
+def portion_rows(batch_rows: int, batch_s: float) -> int | None:
+    """Returns the rows of a portion where batches take ``batch_s`` seconds.
+
+    Returns None if that is not known, or if portions would be hardly larger than
+    batches: then the request is better spread over batches, which others can share.
+    """
+    if batch_s <= 0 or 2 * batch_s > CALL_S:
+        return None
+    return int(batch_rows * min(CALL_S / batch_s, _MOST_BATCHES))
+
+
+class LargeRequest:
+    """A request larger than a queue or a batch holds, submitted portion by portion.
+
+    Portions are submitted one at a time, so that others get their turns in between and
+    the queue never fills. The request ends with its last portion, or with the first
+    that fails. Loop-confined, except that portions end on any thread.
+
+    Args:
+        task: The request.
+        num_rows: Rows of each portion.
+        split: Makes a portion.
+        submit: Takes a portion.
+        loop: The loop on which the next portion is submitted.
+        outputs: Takes the outputs of the portions.
+        on_end: Called once, after the request has ended, on any thread.
+
+    """
+
+    def __init__(
+        self,
+        task: InferenceTask,
+        num_rows: int,
+        split: Callable[
+            [InferenceTask, int, int, Callable[[Outcome], None]], InferenceTask
+        ],
+        submit: Callable[[InferenceTask], None],
+        loop: ServingLoop,
+        outputs: PartOutputs,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._task = task
+        self._num_rows = num_rows
+        self._split = split
+        self._submit = submit
+        self._loop = loop
+        self._on_end = on_end
+        self._start = 0
+        self._stop = 0
+        self._outputs = outputs
+
+    def go_on(self) -> None:
+        """Submits the next portion."""
+        task = self._task
+        error = task.cancel.error
+        if error is not None and self._start:
+            self._end(error)  # nobody waits for the remaining portions
+            return
+        try:
+            self._stop = min(self._start + self._num_rows, task.num_rows)
+            portion = self._split(task, self._start, self._stop, self._done)
+        except Exception as failure:
+            self._end(serving_error(failure, "splitting a request failed"))
+            return
+        self._submit(portion)
+
+    def _done(self, outcome: Outcome) -> None:
+        if isinstance(outcome, ServingError):
+            if isinstance(outcome, InvalidItems):
+                outcome = outcome.after(self._start)
+            self._end(outcome)
+            return
+        try:
+            self._outputs.add(self._start, outcome)
+            self._start = self._stop
+            if self._start < self._task.num_rows:
+                self._loop.post(self.go_on)
+                return
+            outcome = self._outputs.whole()
+        except Exception as error:
+            outcome = serving_error(error, "joining the portions failed")
+            forget_frames(outcome)  # they refer to all portions
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        try:
+            self._task.on_done(outcome)
+        finally:
+            self._on_end()
+
+
+class PartOutputs:
+    """Takes the outputs of a request's parts, in any order. Confined to one thread at a time.
+
+    Args:
+        wanted: Names of the outputs that the request asked for; empty means all. Parts
+            may come with further ones, and not all with the same.
+        padded: Names of the outputs whose inner sizes depend on the batch in which a part
+            was computed. What some parts answer beyond the others is for padding, and is
+            cut off.
+
+    """
+
+    __slots__ = ("_padded", "_parts", "_wanted")
+
+    def __init__(
+        self, wanted: Sequence[str] = (), *, padded: Container[str] = ()
+    ) -> None:
+        self._wanted = tuple(wanted)
+        self._padded = padded
+        self._parts: dict[int, Tensors] = {}
+
+    def add(self, start: int, outputs: Tensors) -> None:
+        """Takes the outputs of the part whose first row is ``start``.
+
+        Raises:
+            KeyError: An output is missing that was asked for, or that another part has.
+
+        """
+        names = self._wanted = self._wanted or tuple(outputs)
+        self._parts[start] = {name: outputs[name] for name in names}
+
+    def whole(self) -> Tensors:
+        """Returns the outputs of the request, once all parts were taken.
+
+        Raises:
+            ValueError: Outputs do not fit together.
+
+        """
+        parts = [self._parts[start] for start in sorted(self._parts)]
+        return {name: self._joined(name, parts) for name in self._wanted}
+
+    def _joined(self, name: str, parts: list[Tensors]) -> TensorView:
+        views = [part[name] for part in parts]
+        inner = [view.shape[1:] for view in views]
+        if name in self._padded and len({len(each) for each in inner}) == 1:
+            smallest = tuple(map(min, zip(*inner, strict=True)))
+            views = [cut_inner(view, smallest) for view in views]
+        return concatenate(views)
+
 
 _UNMEASURED_ROWS = 32
 
@@ -319,47 +478,3 @@ class SignatureQueues:
 
 MAX_KEYS = 64
 """Most queues of a signature, whatever number of shapes a client invents."""
-
-
-@dataclass(slots=True)
-class SignatureCounts:
-    """The counts of one signature of a version. Written on the loop, read anywhere.
-
-    They outlive the queues: a version that moves to another place gets new queues, which
-    count on here.
-
-    Attributes:
-        by_key: What queues have counted, by what their requests have in common.
-        dropped: The sum of queues whose shapes are no longer requested.
-        num_past: Requests that bypassed the queues: larger than a batch, fitting no queue
-            or without rows; counted when they come.
-        num_past_rows: Rows of these.
-        num_past_calls: Calls of the servable that were made for them.
-
-    """
-
-    by_key: dict[object, QueueStats] = field(default_factory=dict)
-    dropped: QueueStats = field(default_factory=QueueStats)
-    num_past: int = 0
-    num_past_rows: int = 0
-    num_past_calls: int = 0
-
-    def note_past(self, num_rows: int) -> None:
-        """Counts a request past the queues; its calls are counted as they are made."""
-        self.num_past += 1
-        self.num_past_rows += num_rows
-
-    def stats_of(self, key: object) -> QueueStats:
-        """Returns what the queue of that key counts in."""
-        return self.by_key.setdefault(key, QueueStats())
-
-    def drop(self, key: object) -> None:
-        """Adds the counts of a queue that is gone to those of all such."""
-        self.dropped.add(self.by_key.pop(key))
-
-    def total(self) -> QueueStats:
-        """Returns the sum over all queues, present and former."""
-        total = QueueStats()
-        for each in (*list(self.by_key.values()), self.dropped):
-            total.add(each)
-        return total

@@ -13,8 +13,7 @@ import torch
 from tests.runtime.packaged import SCALE_SIGNATURES, package
 from tests.runtime.zoo import Scale
 from tfs.core.errors import DataLoss, FailedPrecondition, ResourceExhausted
-from tfs.runtime.guest.devices import check_device, current_device
-from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.guest_model import check_device, current_device, load_guest_model
 from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.platforms import torch_package
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable

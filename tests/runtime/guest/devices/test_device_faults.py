@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tfs.core.errors import Internal
-from tfs.runtime.guest.devices import leave_if_device_is_lost
-from tfs.runtime.guest.faults import is_out_of_memory
+from tfs.runtime.guest.faults import is_out_of_memory, leave_if_device_is_lost
 from tfs.runtime.guest.worker_options import LOST_DEVICE
 
 ASSERTION = "CUDA error: device-side assert triggered"

@@ -11,9 +11,9 @@ from tfs.core.errors import Internal, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.faults import FailedCalls
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import seed_random
+from tfs.runtime.guest.platforms.signature_call import FailedCalls
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 
 SPEC = {"x": TensorSpec(FLOAT32, (-1,))}

@@ -11,8 +11,10 @@ the model reads what the value is and what to return in its place.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
@@ -20,10 +22,13 @@ from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.faults import FailedCalls, is_out_of_memory, one_line
+from tfs.runtime.guest.faults import is_out_of_memory, one_line
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.own_process import random_repeats
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten
+
+log = logging.getLogger(__name__)
 
 
 def tensor_of(value: object, dtype: torch.dtype) -> torch.Tensor:
@@ -290,3 +295,80 @@ def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | No
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+_MAX_TOLD: Final = 8
+
+
+_MAX_FRAMES: Final = 8  # the innermost frames; a recursion has thousands
+
+
+# Other frames say little about the model: torch's own on the way to a forward, and ours.
+_OTHERS: Final = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+)
+
+
+class FailedCalls:
+    """The failures of one signature that were logged. Thread-safe.
+
+    Callers are told only what failed; where in the model's code is logged. Callers decide how
+    often a model fails, so each place is logged only once, and only a few places in all. A
+    worker has no log of its own: what it writes goes to the server's standard error.
+
+    While a version is measured, its callers are ours, and the inputs often made up. That
+    some of these fail is no news to an operator, so it is told apart, as information.
+
+    Args:
+        servable: Name and version, as the log has them.
+        signature: Which one.
+
+    """
+
+    __slots__ = ("_servable", "_signature", "_told")
+
+    def __init__(self, servable: str, signature: str) -> None:
+        self._servable = servable
+        self._signature = signature
+        self._told: set[tuple[type[BaseException], str]] = set()
+
+    def note(self, error: BaseException) -> None:
+        """Logs a failure, unless one of its kind was logged for the same place before."""
+        if random_repeats():
+            log.info(
+                "event=probe_call_failed servable=%s signature=%s error=%r at=%r",
+                self._servable,
+                self._signature,
+                one_line(error),
+                places_of(error),
+            )
+            return
+        if len(self._told) >= _MAX_TOLD:
+            return
+        place = places_of(error)
+        if (type(error), place) in self._told:
+            return
+        self._told.add((type(error), place))
+        log.warning(
+            "event=call_failed servable=%s signature=%s error=%r at=%r",
+            self._servable,
+            self._signature,
+            one_line(error),
+            place,
+        )
+
+
+def places_of(error: BaseException) -> str:
+    """Returns where in a model's own code an error was raised, the outermost call first."""
+    places = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        file = code.co_filename
+        if file.startswith("<torch_package_"):
+            file = file.partition(">.")[2]
+        if not file.startswith(_OTHERS):
+            places.append(f"{file}:{trace.tb_lineno} in {code.co_name}")
+        trace = trace.tb_next
+    return " > ".join(places[-_MAX_FRAMES:])

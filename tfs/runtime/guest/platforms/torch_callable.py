@@ -21,8 +21,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import LARGE_BYTES, TensorView
-from tfs.runtime.guest.devices import current_device
-from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.guest_model import Output, Value, current_device
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.own_process import seed_random
 from tfs.runtime.guest.platforms.module_call import FindClass, called_by_name

@@ -25,8 +25,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.runtime.guest.current_span import current_span
-from tfs.runtime.guest.devices import leave_if_device_is_lost
-from tfs.runtime.guest.faults import is_out_of_memory
+from tfs.runtime.guest.faults import is_out_of_memory, leave_if_device_is_lost
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.own_process import FORKS
 from tfs.runtime.guest.slab import (
