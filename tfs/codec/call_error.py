@@ -51,7 +51,7 @@ def read_error(
         if key == "grpc-status-details-bin":
             # Other servers may send something that is no Status.
             with contextlib.suppress(DecodeError):
-                retry_after_s = _retry_hint(value)
+                retry_after_s = retry_hint(value)
     kind = BY_CODE.get(code, Unknown)
     details = error.details() or code.name
     if not address:
@@ -99,7 +99,8 @@ def _why_not_connected(address: str, details: str) -> str:
     return f"no server answers at {address}; is it there? ({details})"
 
 
-def _retry_hint(details: bytes) -> float | None:
+def retry_hint(details: bytes) -> float | None:
+    """Returns how long a serialized ``google.rpc.Status`` asks callers to wait, in seconds."""
     status = status_pb2.Status.FromString(details)
     for detail in status.details:
         if detail.type_url.endswith("/google.rpc.RetryInfo"):

@@ -43,6 +43,8 @@ from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.job_connection import TlsFiles
+from tfs.hosted.routing.job_requests import JobRequests
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -62,6 +64,7 @@ class PythonRouterOptions:
 
     listeners: Sequence[ListenerOptions]
     hedge_budget: float = 0.05  # of all requests, at most
+    tls: TlsFiles | None = None  # to servers; None: plain text
 
     def __post_init__(self) -> None:
         if not 0 <= self.hedge_budget <= 1:  # also refuses NaN
@@ -124,7 +127,7 @@ class HostedService:
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}
-        self._router = self._made_router(channels)
+        self._router = self._made_router()
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -228,13 +231,16 @@ class HostedService:
     def _answers(self, name: str) -> bool:
         return bool(self._routes.get(name)) or self._may_rest(name)
 
-    def _made_router(self, channels: JobChannels) -> FleetRouter | None:
+    def _made_router(self) -> FleetRouter | None:
         options = self._options.router
         if options is None:
             return None
-        how = PythonRouterOptions(()) if isinstance(options, EnvoyOptions) else options
+        how = options
+        if isinstance(how, EnvoyOptions):
+            how = PythonRouterOptions((), tls=how.tls)
+        jobs = JobRequests(self._loop, how.tls)
         own = PythonRouter(
-            how.listeners, self._loop, channels.send, how.hedge_budget, self._missed
+            how.listeners, self._loop, jobs, how.hedge_budget, self._missed
         )
         xds = self._options.xds
         if not isinstance(options, EnvoyOptions) and xds is None:

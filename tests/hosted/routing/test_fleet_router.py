@@ -25,7 +25,7 @@ from tfs.hosted.routing.ads import AdsServer
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter
-from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.job_requests import JobRequests
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.proto.inference import open_inference_grpc_pb2 as oip_pb2
 from tfs.proto.tensorflow_serving.apis import (
@@ -56,7 +56,6 @@ class Bench:
             each.start()
         self.address = f"unix:{folder}/router.sock"
         self.loop = ServingLoop()
-        self.channels = JobChannels()
         self.router = self.make(folder)
         self.transport = ExpressTransport(self.loop, stats=Stats())
         self.loop.start()
@@ -68,7 +67,7 @@ class Bench:
 
     def make(self, folder: Path) -> FleetRouter:
         listeners = [ListenerOptions("listen", self.address)]
-        own = PythonRouter(listeners, self.loop, self.channels.send, 0.5)
+        own = PythonRouter(listeners, self.loop, JobRequests(self.loop), 0.5)
         if self.kind == "python":
             return own
         options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
@@ -135,7 +134,6 @@ class Bench:
         self.router.close()
         self.transport.close()
         self.loop.close(deadline_s)
-        self.channels.close()
         for each in self.servers.values():
             each.stop()
 

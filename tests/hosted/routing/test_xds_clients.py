@@ -25,7 +25,7 @@ from tfs.hosted.routing.ads import AdsServer
 from tfs.hosted.routing.envoy_config import EnvoyOptions, address_of
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FleetRouter
-from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.job_requests import JobRequests
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.routing.xds_clients import XdsRouter
 from tfs.testing.patience import PATIENCE_S
@@ -43,7 +43,6 @@ class Bench:
         }
         for each in self.servers.values():
             each.start()
-        self.channels = JobChannels()
         self.open()
         self.client = XdsClient(self.address)
 
@@ -59,7 +58,7 @@ class Bench:
     def make(self) -> FleetRouter:
         ads = AdsServer()
         router: FleetRouter
-        router = own = PythonRouter([], self.loop, self.channels.send, 0.5)
+        router = own = PythonRouter([], self.loop, JobRequests(self.loop), 0.5)
         if self.kind == "envoy":
             at = f"unix:{self.folder}/router.sock"
             options = EnvoyOptions(at, f"{self.folder}/envoy")
@@ -109,7 +108,6 @@ class Bench:
     def close(self) -> None:
         self.client.close()
         self.shut()
-        self.channels.close()
         for each in self.servers.values():
             each.stop()
 

@@ -251,17 +251,18 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
 
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
-    from tfs.hosted.routing.envoy_config import EnvoyOptions, TlsFiles
+    from tfs.hosted.routing.envoy_config import EnvoyOptions
+    from tfs.hosted.routing.job_connection import TlsFiles
     from tfs.hosted.service import PythonRouterOptions
 
     listen = door(arguments.listen, arguments.ssl_config_file)
-    if not arguments.envoy:
-        return PythonRouterOptions([listen], arguments.hedge_budget)
-    if arguments.ssl_config_file:
-        raise InvalidArgument("--ssl_config_file is for the router in Python")
     tls = None
     if arguments.ca:
         tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
+    if not arguments.envoy:
+        return PythonRouterOptions([listen], arguments.hedge_budget, tls)
+    if arguments.ssl_config_file:
+        raise InvalidArgument("--ssl_config_file is for the router in Python")
     return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s, tls)
 
 

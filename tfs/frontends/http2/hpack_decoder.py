@@ -43,8 +43,8 @@ class HpackDecoder:
     """One connection's decoding context. Confined to one thread.
 
     Attributes:
-        generation: Grows with every insertion, eviction and size update of the
-            dynamic table.
+        generation: Grows with every insertion into the dynamic table and every change of
+            its size.
         list_bytes: What the last block expanded to, by RFC 7541's count.
         was_cut: Whether the last block held more header bytes than
             ``max_list_bytes``; the headers beyond were left out of the result.
@@ -198,9 +198,10 @@ class HpackDecoder:
     def _resize(self, limit_bytes: int) -> None:
         if limit_bytes > self._max_table_bytes:
             raise _fault("table size beyond the setting")
-        self.generation += 1
-        self._limit_bytes = limit_bytes
-        self._evict(limit_bytes)
+        if limit_bytes != self._limit_bytes:
+            self.generation += 1
+            self._limit_bytes = limit_bytes
+            self._evict(limit_bytes)
 
     def _evict(self, limit_bytes: int) -> None:
         entries = self._entries

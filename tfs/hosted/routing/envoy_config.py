@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tfs.core.errors import InvalidArgument
 from tfs.hosted.routing.fleet_router import FORWARDED
+from tfs.hosted.routing.job_connection import TlsFiles
 
 _TYPES: Final = "type.googleapis.com/"
 CLUSTER: Final = f"{_TYPES}envoy.config.cluster.v3.Cluster"
@@ -46,15 +47,6 @@ MANY: Final = dict.fromkeys(
     ("max_connections", "max_pending_requests", "max_requests"), 1_000_000
 )
 _LONGEST_REQUEST_BYTES: Final = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Certificates for TLS to servers: paths of PEM files. Immutable."""
-
-    ca: str
-    cert: str = ""
-    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class EnvoyRouter:
 
     def close(self) -> None:
         self._loop.post(self._ads.close)
+        self._own.close()
         self._jobs.close()
 
     def _change(self, routes: Routes) -> None:

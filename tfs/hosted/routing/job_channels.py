@@ -1,28 +1,18 @@
-"""gRPC channels to serving jobs: for AdminService, and for requests that are passed on."""
+"""gRPC channels to serving jobs, for their AdminService."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from tfs.codec.call_error import read_error
-from tfs.core.call import Metadata
-from tfs.core.errors import (
-    BY_CODE,
-    Aborted,
-    Code,
-    NotFound,
-    Unavailable,
-)
+from tfs.core.errors import Aborted, NotFound, Unavailable
 from tfs.hosted.reports import JobReport, report_of
-from tfs.hosted.routing.python_router import Outcome
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 R = TypeVar("R", bound=Message)
@@ -54,23 +44,6 @@ class JobChannels:
         # Those that were forgotten and still have calls, too. A call holds its channel,
         # which closes when nothing does any more.
         self._open: weakref.WeakSet[grpc.Channel] = weakref.WeakSet()
-
-    def send(
-        self,
-        address: str,
-        method: str,
-        message: bytes,
-        timeout_s: float | None,
-        metadata: Metadata,
-        on_done: Callable[[Outcome], None],
-    ) -> Callable[[], None]:
-        """Is a :data:`~tfs.hosted.routing.python_router.SendRequest`."""
-        channel = self._channel(address)
-        future: Any = channel.unary_unary(method, None, None).future(
-            message, timeout=timeout_s, metadata=tuple(metadata) or None
-        )
-        future.add_done_callback(partial(_tell, channel, on_done))
-        return lambda: future.cancel() and None
 
     def list_models(self, address: str) -> JobReport:
         """Asks a job for its models; see :class:`~tfs.hosted.servers.JobClient`."""
@@ -156,16 +129,3 @@ class JobChannels:
                 )
                 self._open.add(channel)
             return channel
-
-
-def _tell(
-    channel: grpc.Channel, on_done: Callable[[Outcome], None], ended: Any
-) -> None:
-    """Tells how a call ended; its channel was open until now."""
-    try:
-        outcome: Outcome = ended.result()
-    except grpc.FutureCancelledError:
-        outcome = BY_CODE[Code.CANCELLED]("given up")
-    except grpc.RpcError as error:
-        outcome = read_error(error)
-    on_done(outcome)

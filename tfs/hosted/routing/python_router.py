@@ -13,27 +13,50 @@ but for seconds if its servers do not know it: routes lag behind those that give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
+from tfs.core.tensor_view import Buffer
+from tfs.frontends.http2.client_connection import Outcome
 from tfs.hosted.routing.fleet_router import FORWARDED, Routes
 from tfs.hosted.routing.hedging import Hedging
 from tfs.hosted.routing.requested_model import requested_model
 
-Outcome = bytes | ServingError
-SendRequest = Callable[
-    [str, str, bytes, float | None, Metadata, Callable[[Outcome], None]],
-    Callable[[], None],
-]
-"""Sends a message to a job's address, for a method, within seconds, with metadata.
 
-Never blocks. Returns a function that gives the request up; its outcome is told once, on any
-thread, even after that.
-"""
+class RequestSender(Protocol):
+    """Sends requests to jobs. Confined to the serving loop, as what it calls back.
+
+    Implementors promise: nothing blocks, and ``on_done`` is told how a request ended, once,
+    not from within ``send``, and not after it was given up.
+    """
+
+    def send(
+        self,
+        address: str,
+        method: str,
+        message: Buffer,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> Callable[[], None]:
+        """Sends a message to a job's address; returns what gives the request up.
+
+        The server is told its timeout, and nobody else.
+        """
+        ...
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Lets all other jobs go, once their requests have ended."""
+        ...
+
+    def close(self) -> None:
+        """Ends the requests under way."""
+        ...
+
 
 _ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND, Code.CANCELLED})
 """Codes of requests that another replica may answer. A server that ends cancels what it
@@ -52,7 +75,7 @@ class PythonRouter:
     Args:
         listeners: Where it answers.
         loop: Its thread; has the timers of deadlines and hedges.
-        send: Sends requests to the jobs.
+        jobs: Sends requests to them; owned, and closed with this.
         hedge_budget: Most late requests that are sent a second time, as a share of all.
         missed: Told of a model that a request found on no server, to have it looked for;
             returns whether the model may have none, and gets one now. Must not block.
@@ -63,13 +86,13 @@ class PythonRouter:
         self,
         listeners: Sequence[ListenerOptions],
         loop: ServingLoop,
-        send: SendRequest,
+        jobs: RequestSender,
         hedge_budget: float = 0.05,
         missed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.listeners = listeners
         self.loop = loop
-        self._send = send
+        self._jobs = jobs
         self._hedge_budget = hedge_budget
         self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
@@ -85,10 +108,11 @@ class PythonRouter:
         return True  # the transport waits for its calls
 
     def close(self) -> None:
-        """Does nothing: calls under way end with the transport."""
+        self.loop.post(self._jobs.close)
 
     def set_routes(self, routes: Routes) -> None:
         self._routes = routes
+        self._jobs.keep({each for addresses in routes.values() for each in addresses})
         for name in [each for each in self.hedging if each not in routes]:
             del self.hedging[name]
         for request in [each for each in self.waiting if routes.get(each.name)]:
@@ -115,30 +139,31 @@ class PythonRouter:
     def send(
         self, address: str, call: Call, on_done: Callable[[Outcome], None]
     ) -> Callable[[], None]:
-        """Sends a call's request to a job; ``on_done`` runs on the loop, once.
-
-        Returns what gives the request up.
-        """
+        """Sends a call's request to a job; returns what gives it up."""
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
 
-        def done(outcome: Outcome) -> None:
+        def over() -> None:
             self._in_flight[address] -= 1
             if not self._in_flight[address]:
                 del self._in_flight[address]
+
+        def done(outcome: Outcome) -> None:
+            over()
             on_done(outcome)
 
         deadline_s = call.deadline_s
         timeout_s = None
         if deadline_s is not None:
             timeout_s = max(deadline_s - self.loop.clock.now(), _LEAST_TIMEOUT_S)
-        return self._send(
-            address,
-            call.method,
-            bytes(call.message),
-            timeout_s,
-            call.metadata,
-            lambda outcome: self.loop.post(partial(done, outcome)),
+        cancel = self._jobs.send(
+            address, call.method, call.message, timeout_s, call.metadata, done
         )
+
+        def give_up() -> None:
+            over()
+            cancel()
+
+        return give_up
 
     def outlook(
         self, name: str, said: ServingError | None

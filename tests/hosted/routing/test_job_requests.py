@@ -1,0 +1,247 @@
+"""Requests to jobs: one connection each, made when needed, and closed behind the last call."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.certificates import Certificates
+from tests.hosted.routing.fake_servers import FakeServer
+from tfs.core.call import Call, ListenerOptions, RpcMethod
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import Unavailable
+from tfs.core.loop.serving_loop import ServingLoop
+from tfs.frontends.express.client_state import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2.client_connection import Outcome
+from tfs.hosted.routing.job_connection import TlsFiles
+from tfs.hosted.routing.job_requests import JobRequests
+from tfs.testing.patience import PATIENCE_S
+
+PATH = "/a.B/C"
+T = TypeVar("T")
+
+
+class Asker:
+    """A loop that has requests sent."""
+
+    def __init__(self, tls: TlsFiles | None = None) -> None:
+        self.loop = ServingLoop()
+        self.requests = JobRequests(self.loop, tls)
+        self.loop.start()
+
+    def on_loop(self, fn: Callable[[], T]) -> T:
+        done: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self.loop.post(lambda: done.put(fn()))
+        return done.get(timeout=PATIENCE_S)
+
+    def send(
+        self, address: str, message: bytes = b"one"
+    ) -> tuple[queue.SimpleQueue[Outcome], Callable[[], None]]:
+        outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        send = partial(self.requests.send, address, PATH, message, 20.0, ())
+        return outcomes, self.on_loop(lambda: send(outcomes.put))
+
+    def ask(self, address: str, message: bytes = b"one") -> Outcome:
+        return self.send(address, message)[0].get(timeout=PATIENCE_S)
+
+    def keep(self, *addresses: str) -> None:
+        self.on_loop(lambda: self.requests.keep(addresses))
+
+    def close(self) -> None:
+        self.on_loop(self.requests.close)
+        self.loop.close(MonotonicClock.now() + PATIENCE_S)
+
+
+@pytest.fixture
+def asker() -> Iterator[Asker]:
+    """An asker without TLS."""
+    made = Asker()
+    yield made
+    made.close()
+
+
+class SlowServer(FakeServer):
+    """Answers when it is let."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder, name)
+        self.arrived = threading.Semaphore(0)
+        self.may_answer = threading.Event()
+        self.answer = self._late
+
+    def _late(self, message: bytes, context: Any) -> bytes:
+        self.arrived.release()
+        assert self.may_answer.wait(PATIENCE_S)
+        return self.plain(message, context)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[SlowServer]:
+    """A slow server that has started."""
+    made = SlowServer(tmp_path, "s")
+    made.start()
+    yield made
+    made.may_answer.set()
+    made.stop()
+
+
+def test_a_job_that_is_let_go_answers_what_it_was_sent(
+    asker: Asker, slow: SlowServer
+) -> None:
+    """The connection closes behind the last request, not under it; the next makes another."""
+    outcomes, _ = asker.send(slow.address)
+    assert slow.arrived.acquire(timeout=PATIENCE_S)
+    asker.keep("elsewhere")
+    slow.may_answer.set()
+    assert outcomes.get(timeout=PATIENCE_S) == b"s:one"
+    assert asker.ask(slow.address, b"two") == b"s:two"
+
+
+def test_closing_ends_requests_also_of_jobs_let_go(slow: SlowServer) -> None:
+    """Whoever closes waits for nobody."""
+    asker = Asker()
+    outcomes, _ = asker.send(slow.address)
+    assert slow.arrived.acquire(timeout=PATIENCE_S)
+    asker.keep()
+    asker.close()
+    assert isinstance(outcomes.get(timeout=PATIENCE_S), Unavailable)
+
+
+def test_who_gives_up_hears_nothing(asker: Asker, slow: SlowServer) -> None:
+    """Whether the request waits for a connection, or for its answer."""
+    waiting, give_up = asker.send(slow.address)
+    asker.on_loop(give_up)
+    under_way, give_up = asker.send(slow.address)
+    assert slow.arrived.acquire(timeout=PATIENCE_S)
+    asker.on_loop(give_up)
+    slow.may_answer.set()
+    assert asker.ask(slow.address, b"two") == b"s:two"
+    assert waiting.empty()
+    assert under_way.empty()
+
+
+def test_a_job_that_cannot_be_reached_is_told_apart(
+    asker: Asker, tmp_path: Path
+) -> None:
+    """UNAVAILABLE with its address, at once, for a while too; and when it is there, it answers."""
+    server = FakeServer(tmp_path, "a")
+    for _ in range(3):
+        outcome = asker.ask(server.address)
+        assert isinstance(outcome, Unavailable)
+        assert server.address in outcome.message
+    server.start()
+    patient = threading.Event()
+    while asker.ask(server.address) != b"a:one":
+        assert not patient.wait(0.02)
+    server.stop()
+    for address in ("127.0.0.1", "127.0.0.1:x", "unix:"):
+        assert isinstance(asker.ask(address), Unavailable)
+
+
+def test_a_server_that_restarts_gets_a_new_connection(
+    asker: Asker, tmp_path: Path
+) -> None:
+    """The first request after it is answered, unless it was on the way."""
+    server = FakeServer(tmp_path, "a")
+    for _ in range(5):
+        server.start()
+        patient = threading.Event()
+        while asker.ask(server.address) != b"a:one":
+            assert not patient.wait(0.02)
+        server.stop()
+
+
+class Echo:
+    """A server of ours that answers with the request."""
+
+    def __init__(
+        self, listener: ListenerOptions, options: ExpressOptions | None = None
+    ) -> None:
+        self.loop = ServingLoop()
+        self.transport = ExpressTransport(self.loop, options)
+        self.loop.start()
+        (self.address,) = self.transport.start(
+            [listener], {PATH: RpcMethod(PATH, self._answer)}
+        )
+
+    def _answer(self, call: Call) -> None:
+        call.reply(bytes(call.message))
+
+    def close(self) -> None:
+        self.transport.close()
+        self.loop.close(MonotonicClock.now() + PATIENCE_S)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 70_000, 300_000, 9_000_000])
+def test_a_server_of_ours_answers_requests_of_any_length(
+    asker: Asker, tmp_path: Path, size: int
+) -> None:
+    """Those that are admitted first, too; several at a time."""
+    echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"))
+    messages = [bytes([index + 1]) * (size + index) for index in range(3)]
+    asked = [asker.send(echo.address, each)[0] for each in messages]
+    assert [each.get(timeout=PATIENCE_S) for each in asked] == messages
+    echo.close()
+
+
+def test_a_server_that_drains_loses_no_request(asker: Asker, tmp_path: Path) -> None:
+    """Those under way are answered, and its successor gets the next."""
+    listener = ListenerOptions("grpc", f"unix:{tmp_path}/e")
+    for _ in range(5):
+        echo = Echo(listener)
+        asked = [asker.send(echo.address)[0] for _ in range(50)]
+        assert asked[0].get(timeout=PATIENCE_S) == b"one"
+        assert echo.transport.drain(MonotonicClock.now() + PATIENCE_S)
+        echo.close()
+        for each in asked[1:]:
+            assert each.get(timeout=PATIENCE_S) == b"one"
+
+
+def test_connections_that_the_server_ends_for_their_age_lose_no_request(
+    asker: Asker, tmp_path: Path
+) -> None:
+    """What it had not begun goes over the next one."""
+    options = ExpressOptions(sweep_interval_s=0.01, max_connection_age_s=0.02)
+    echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"), options)
+    connections = echo.transport.clients.counters
+    while connections.connections < 5:
+        assert asker.ask(echo.address) == b"one"
+    echo.close()
+
+
+def test_tls_is_mutual_where_certificates_are_given(tmp_path: Path) -> None:
+    """A server's has to be of whom we trust, and for its host; it sees ours."""
+    certificates, stranger = Certificates(), Certificates()
+    files = {
+        "ca": certificates.authority,
+        "key": certificates.client_pem()[0],
+        "cert": certificates.client_pem()[1],
+        "other": stranger.authority,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text)
+    ca, cert, key, other = (
+        str(tmp_path / each) for each in ("ca", "cert", "key", "other")
+    )
+    mutual = certificates.tls(mutual=True)
+    echo = Echo(ListenerOptions("grpc", "127.0.0.1:0", tls=mutual))
+    message = b"m" * 1_000_000
+    for tls, is_trusted in (
+        (TlsFiles(ca, cert, key), True),
+        (TlsFiles(ca), False),
+        (TlsFiles(other, cert, key), False),
+        (None, False),
+    ):
+        asker = Asker(tls)
+        outcome = asker.ask(echo.address, message)
+        assert (outcome == message) is is_trusted
+        assert is_trusted or isinstance(outcome, Unavailable)
+        asker.close()
+    echo.close()

@@ -1,0 +1,536 @@
+"""Our own calls to a gRPC server over one HTTP/2 connection, without a socket.
+
+It is the counterpart of :mod:`~tfs.frontends.http2.connection` for unary calls: bytes go in
+through :meth:`ClientConnection.receive`, what is to be sent collects in ``out``, and each
+request hears its outcome once. grpcio's client takes ten times the processor time, most of
+it for a thread that it wakes for each call.
+
+The server is one of ours or was named by the operator, so its answers are not bounded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+from urllib.parse import unquote
+
+from google.protobuf.message import DecodeError
+
+from tfs.codec.call_error import retry_hint
+from tfs.core.call import Metadata
+from tfs.core.errors import BY_CODE, Code, ServingError, Unavailable, Unknown
+from tfs.core.tensor_view import Buffer
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import (
+    ACK,
+    DEFAULT_FRAME_SIZE,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_SIZE,
+    LARGEST_WINDOW,
+    PADDED,
+    PREFACE,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    Setting,
+    unpack_head,
+    unpack_uint32,
+)
+from tfs.frontends.http2.hpack_decoder import HpackDecoder, encode_literal
+from tfs.frontends.status_details import DETAILS_KEY
+
+Outcome = bytes | ServingError
+"""The answer to a request, or what came instead."""
+
+_FRAME_SIZE: Final = 262_144  # of the longest frame that we take
+_MAX_BLOCK_BYTES: Final = 65_536
+_MAX_KNOWN_BLOCKS: Final = 64
+_HALF_WINDOW: Final = 1 << 30
+_MOST_STREAMS: Final = 1024  # until the server says how many
+_SMALLEST_TABLE: Final = b"\x20"
+"""Begins our first header block, and says that we use no dynamic table."""
+
+_pack_prefix: Final = Struct(">BI").pack
+_unpack_prefix: Final = Struct(">BI").unpack_from
+_PREFIX_SIZE: Final = 5
+
+# What an HTTP status means that comes without a gRPC status (gRPC's
+# doc/http-grpc-status-mapping.md).
+_BY_HTTP: Final = {
+    b"400": Code.INTERNAL,
+    b"401": Code.UNAUTHENTICATED,
+    b"403": Code.PERMISSION_DENIED,
+    b"404": Code.UNIMPLEMENTED,
+    b"429": Code.UNAVAILABLE,
+    b"502": Code.UNAVAILABLE,
+    b"503": Code.UNAVAILABLE,
+    b"504": Code.UNAVAILABLE,
+}
+_BY_RESET: Final[Mapping[int, Code]] = {
+    ErrorCode.REFUSED_STREAM: Code.UNAVAILABLE,
+    ErrorCode.CANCEL: Code.CANCELLED,
+    ErrorCode.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
+    ErrorCode.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
+}
+_BY_STATUS: Final = {str(int(code)).encode(): kind for code, kind in BY_CODE.items()}
+_OPENING: Final = (
+    b"\x83"  # :method POST, of the static table
+    + encode_literal(b"te", b"trailers")
+    + encode_literal(b"content-type", b"application/grpc")
+)
+_SCHEMES: Final = {False: b"\x86", True: b"\x87"}
+
+Fields = dict[bytes, bytes]
+
+
+class UnaryRequest:
+    """A request, and how far it has got. Confined to one thread.
+
+    Attributes:
+        message: What is sent.
+        on_done: Told the outcome, once, and never after it was given up.
+
+    Args:
+        path: ``/package.Service/Method``.
+        message: What to send.
+        timeout_s: What is left of its deadline; the server is told, and nobody else.
+        metadata: What its caller sent besides.
+        on_done: Called from within whatever brings the outcome.
+
+    """
+
+    __slots__ = (
+        "begins",
+        "fields",
+        "message",
+        "num_sent",
+        "on_done",
+        "parts",
+        "path",
+        "stream_id",
+        "was_refused",
+        "window",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        message: Buffer,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> None:
+        self.path = path
+        self.message = message
+        self.on_done = on_done
+        self.fields = _fields(tuple(metadata))
+        if timeout_s is not None:
+            self.fields += _timeout(timeout_s)
+        self.was_refused = False  # by a server that ended its connection
+        self.stream_id = 0  # none yet
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets how far it has got, so that it can be sent anew."""
+        self.num_sent = 0  # of the prefix and the message
+        self.window = 0
+        self.begins: Fields | None = None  # of the answer
+        self.parts: list[Buffer] = []
+
+    @property
+    def num_left(self) -> int:
+        """Bytes that are still to be sent."""
+        return _PREFIX_SIZE + len(self.message) - self.num_sent
+
+
+class ClientConnection:
+    """The state of one connection. Confined to one thread.
+
+    Attributes:
+        out: What is to be sent, in order.
+        is_leaving: Whether it takes no further requests; those under way go on.
+
+    Args:
+        authority: The server's name, as it is told.
+        is_secure: Whether it is over TLS.
+        on_refused: Takes a request that the server has not begun, and will not, because
+            it ends the connection. Once for each.
+
+    """
+
+    def __init__(
+        self,
+        authority: str,
+        is_secure: bool,
+        on_refused: Callable[[UnaryRequest], None],
+    ) -> None:
+        announced = {
+            Setting.ENABLE_PUSH: 0,
+            Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW,
+            Setting.MAX_FRAME_SIZE: _FRAME_SIZE,
+        }
+        widened = frames.window_update(0, LARGEST_WINDOW - DEFAULT_WINDOW)
+        self.out: list[Buffer] = [PREFACE + frames.settings(announced) + widened]
+        self.is_leaving = False
+        self._host = encode_literal(b":authority", authority.encode())
+        self._scheme = _SCHEMES[is_secure]
+        self._on_refused = on_refused
+        self._heads: dict[str, bytes] = {}  # what all requests of a method begin with
+        self._opening = _SMALLEST_TABLE
+        self._next_id = 1
+        self._open: dict[int, UnaryRequest] = {}
+        self._waiting: deque[UnaryRequest] = deque()  # for others to end
+        self._sending: deque[UnaryRequest] = (
+            deque()
+        )  # have begun, and are not sent whole
+        self._window = DEFAULT_WINDOW  # of the connection, for what we send
+        self._first_window = DEFAULT_WINDOW  # of a stream
+        self._frame_size = DEFAULT_FRAME_SIZE
+        self._most_streams = _MOST_STREAMS
+        self._received_bytes = 0  # for which the window was not raised again
+        self._rest = b""
+        self._decoder = HpackDecoder(max_list_bytes=_MAX_BLOCK_BYTES)
+        self._known: dict[bytes, Fields] = {}
+        self._known_at = 0  # the decoder's generation
+        self._block = bytearray()  # an unfinished one, and its stream
+        self._block_id = 0
+        self._block_ends = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._open and not self._waiting
+
+    @property
+    def has_sendable(self) -> bool:
+        """Whether ``fill`` would bring more."""
+        return self._window > 0 and any(each.window > 0 for each in self._sending)
+
+    # -- sending ----------------------------------------------------------------------
+
+    def begin(self, request: UnaryRequest) -> None:
+        """Sends a request, as soon as the server takes as many at a time."""
+        if len(self._open) >= self._most_streams:
+            self._waiting.append(request)
+            return
+        stream_id = request.stream_id = self._next_id
+        self._next_id += 2
+        self.is_leaving |= self._next_id > LARGEST_WINDOW
+        self._open[stream_id] = request
+        request.forget()
+        request.window = self._first_window
+        block = self._head_of(request.path) + request.fields
+        if self._opening:
+            block, self._opening = self._opening + block, b""
+        size = _PREFIX_SIZE + len(request.message)
+        if (
+            size <= self._window
+            and size <= request.window
+            and size <= self._frame_size
+            and len(block) <= DEFAULT_FRAME_SIZE
+        ):
+            self._window -= size
+            request.num_sent = size
+            self.out += (
+                frames.frame(FrameType.HEADERS, END_HEADERS, stream_id, block)
+                + frames.frame_head(FrameType.DATA, END_STREAM, stream_id, size)
+                + _pack_prefix(0, len(request.message)),
+                request.message,
+            )
+            return
+        kind = FrameType.HEADERS
+        while len(block) > DEFAULT_FRAME_SIZE:
+            self.out.append(
+                frames.frame(kind, 0, stream_id, block[:DEFAULT_FRAME_SIZE])
+            )
+            block, kind = block[DEFAULT_FRAME_SIZE:], FrameType.CONTINUATION
+        self.out.append(frames.frame(kind, END_HEADERS, stream_id, block))
+        self._sending.append(request)
+
+    def fill(self, num_bytes: int) -> None:
+        """Adds about so many bytes of long requests to ``out``, as windows allow."""
+        sending = self._sending
+        while num_bytes > 0 and self.has_sendable:
+            request = sending.popleft()
+            size = min(request.window, self._window, self._frame_size, request.num_left)
+            if size > 0:
+                num_bytes -= size
+                self._send_some(request, size)
+            if request.num_left:
+                sending.append(request)
+
+    def give_up(self, request: UnaryRequest) -> None:
+        """Forgets a request, which hears no more of it."""
+        if self._open.get(request.stream_id) is request:
+            self.out.append(frames.rst_stream(request.stream_id, ErrorCode.CANCEL))
+            self._close(request)
+        else:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(request)
+
+    def end(self, error: ServingError) -> None:
+        """Ends every request with an error: the connection is lost."""
+        self.is_leaving = True
+        left = [*self._open.values(), *self._waiting]
+        for queue in (self._open, self._waiting, self._sending):
+            queue.clear()
+        for request in left:
+            request.on_done(error)
+
+    def _head_of(self, path: str) -> bytes:
+        head = self._heads.get(path)
+        if head is None:
+            # Pseudo-headers come first.
+            head = self._heads[path] = (
+                _OPENING[:1]
+                + self._scheme
+                + encode_literal(b":path", path.encode())
+                + self._host
+                + _OPENING[1:]
+            )
+        return head
+
+    def _send_some(self, request: UnaryRequest, size: int) -> None:
+        flags = END_STREAM if size == request.num_left else 0
+        head = frames.frame_head(FrameType.DATA, flags, request.stream_id, size)
+        begin = request.num_sent - _PREFIX_SIZE
+        request.num_sent += size
+        request.window -= size
+        self._window -= size
+        if begin < 0:
+            prefix = _pack_prefix(0, len(request.message))[begin:][:size]
+            self.out.append(head + prefix)
+            size -= len(prefix)
+            begin = 0
+        else:
+            self.out.append(head)
+        if size:
+            self.out.append(memoryview(request.message)[begin : begin + size])
+
+    # -- receiving --------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Takes bytes from the server.
+
+        Raises:
+            ConnectionFault: The server broke the protocol; the connection has to close.
+
+        """
+        if self._rest:
+            data = self._rest + data
+        index, size = 0, len(data)
+        while size - index >= HEAD_SIZE:
+            word, flags, stream_id = unpack_head(data, index)
+            kind = word & 0xFF
+            begin = index + HEAD_SIZE
+            end = begin + (word >> 8)
+            if end > size:
+                if end - begin > _FRAME_SIZE:
+                    raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame too long")
+                break
+            stream_id &= LARGEST_WINDOW
+            frames.check_head(kind, flags, stream_id, end - begin)
+            if self._block_id and (
+                kind != FrameType.CONTINUATION or stream_id != self._block_id
+            ):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "inside a header block")
+            index = end
+            if kind == FrameType.DATA:
+                self._on_data(flags, stream_id, memoryview(data)[begin:end])
+            elif kind == FrameType.HEADERS:
+                self._block_id = stream_id
+                self._block_ends = bool(flags & END_STREAM)
+                piece = frames.first_piece(flags, stream_id, data[begin:end])
+                self._on_piece(flags, piece)
+            elif kind == FrameType.CONTINUATION:
+                self._on_piece(flags, data[begin:end])
+            else:
+                self._on_control(kind, flags, stream_id, data[begin:end])
+        self._rest = data[index:]
+        if self._received_bytes > _HALF_WINDOW:
+            self.out.append(frames.window_update(0, self._received_bytes))
+            self._received_bytes = 0
+
+    def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        self._received_bytes += len(payload)
+        request = self._open.get(stream_id)
+        if request is None:
+            return  # it was given up
+        if flags & PADDED:
+            pad = payload[0] if payload else 0
+            if pad >= len(payload):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+            payload = payload[1 : len(payload) - pad]
+        request.parts.append(payload)
+        if flags & END_STREAM:
+            self._finish(request, {})
+
+    def _on_piece(self, flags: int, piece: bytes) -> None:
+        """Takes a piece of a header block."""
+        if self._block or not flags & END_HEADERS:
+            self._block += piece
+            if len(self._block) > _MAX_BLOCK_BYTES:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers too long")
+            piece = bytes(self._block)
+        if not flags & END_HEADERS:
+            return
+        stream_id, self._block_id = self._block_id, 0
+        self._block.clear()
+        fields = self._known.get(piece) or self._decode(piece)
+        request = self._open.get(stream_id)
+        if request is None:
+            return
+        if self._block_ends:
+            self._finish(request, fields)
+        elif not fields.get(b":status", b"").startswith(b"1"):
+            request.begins = fields
+
+    def _decode(self, block: bytes) -> Fields:
+        decoder = self._decoder
+        fields = dict(decoder.decode(block))
+        if decoder.generation != self._known_at or len(self._known) > _MAX_KNOWN_BLOCKS:
+            self._known.clear()
+            self._known_at = decoder.generation
+        else:
+            self._known[block] = fields  # it changes no table, and means this again
+        return fields
+
+    def _on_control(
+        self, kind: int, flags: int, stream_id: int, payload: bytes
+    ) -> None:
+        if kind == FrameType.SETTINGS and not flags & ACK:
+            for key, value in frames.parse_settings(payload):
+                self._set(key, value)
+            self.out.append(frames.SETTINGS_ACK)
+            self._begin_waiting()
+        elif kind == FrameType.PING and not flags & ACK:
+            self.out.append(frames.ping(payload, ack=True))
+        elif kind == FrameType.WINDOW_UPDATE:
+            more = unpack_uint32(payload)[0] & LARGEST_WINDOW
+            request = self._open.get(stream_id)
+            if not stream_id:
+                self._window += more
+            elif request is not None:
+                request.window += more
+        elif kind == FrameType.RST_STREAM:
+            self._on_reset(stream_id, unpack_uint32(payload)[0])
+        elif kind == FrameType.GOAWAY:
+            self._on_goaway(unpack_uint32(payload)[0] & LARGEST_WINDOW)
+        elif kind == FrameType.PUSH_PROMISE:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "we take no pushes")
+
+    def _set(self, key: int, value: int) -> None:
+        if key == Setting.INITIAL_WINDOW_SIZE:
+            more, self._first_window = value - self._first_window, value
+            for request in self._open.values():
+                request.window += more
+        elif key == Setting.MAX_FRAME_SIZE:
+            self._frame_size = value
+        elif key == Setting.MAX_CONCURRENT_STREAMS:
+            self._most_streams = value
+
+    def _on_reset(self, stream_id: int, code: int) -> None:
+        request = self._open.get(stream_id)
+        if request is None:
+            return
+        self._close(request)
+        kind = BY_CODE[_BY_RESET.get(code, Code.INTERNAL)]
+        request.on_done(kind(f"the server reset the call (HTTP/2 error {code})"))
+
+    def _on_goaway(self, last_id: int) -> None:
+        self.is_leaving = True
+        refused = [each for key, each in self._open.items() if key > last_id]
+        for request in refused:
+            self._close(request)
+        refused += self._waiting
+        self._waiting.clear()
+        for request in refused:
+            if request.was_refused:
+                request.on_done(Unavailable("the server refused the call twice"))
+            else:
+                request.was_refused = True
+                self._on_refused(request)
+
+    def _finish(self, request: UnaryRequest, fields: Fields) -> None:
+        """Tells a request its outcome, which came with the end of its stream."""
+        if request.num_left:  # the server answered without having read it all
+            self.out.append(frames.rst_stream(request.stream_id, ErrorCode.CANCEL))
+        self._close(request)
+        begins = request.begins or fields
+        status = fields.get(b"grpc-status")
+        if status == b"0":
+            request.on_done(_message(request.parts))
+        elif status is None:
+            http = begins.get(b":status", b"")
+            kind = BY_CODE[_BY_HTTP.get(http, Code.UNKNOWN)]
+            said = f"the server answered without a gRPC status (HTTP {http.decode()})"
+            request.on_done(kind(said))
+        else:
+            request.on_done(_error(status, fields))
+
+    def _close(self, request: UnaryRequest) -> None:
+        del self._open[request.stream_id]
+        if request.num_left:
+            with contextlib.suppress(ValueError):
+                self._sending.remove(request)
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and len(self._open) < self._most_streams:
+            self.begin(self._waiting.popleft())
+
+
+def _message(parts: list[Buffer]) -> Outcome:
+    """Returns the one message in DATA."""
+    if not parts or len(parts[0]) < _PREFIX_SIZE:
+        parts = [b"".join(parts)]
+    num_bytes = sum(map(len, parts)) - _PREFIX_SIZE
+    if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
+        return BY_CODE[Code.INTERNAL]("the server's answer is no plain message")
+    return b"".join((memoryview(parts[0])[_PREFIX_SIZE:], *parts[1:]))
+
+
+def _error(status: bytes, fields: Fields) -> ServingError:
+    kind = _BY_STATUS.get(status, Unknown)
+    text = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
+    retry_after_s = None
+    details = fields.get(DETAILS_KEY.encode())
+    if details:
+        with contextlib.suppress(DecodeError, binascii.Error):
+            raw = base64.b64decode(details + b"=" * (-len(details) % 4))
+            retry_after_s = retry_hint(raw)
+    return kind(text or kind.code.name, retry_after_s=retry_after_s)
+
+
+@lru_cache(maxsize=256)
+def _fields(metadata: tuple[tuple[str, str | bytes], ...]) -> bytes:
+    return b"".join(
+        encode_literal(
+            key.encode(),
+            base64.b64encode(value).rstrip(b"=")
+            if isinstance(value, bytes)
+            else value.encode("latin-1"),
+        )
+        for key, value in metadata
+    )
+
+
+def _timeout(timeout_s: float) -> bytes:
+    """Returns ``grpc-timeout``, rounded up to three digits, as gRPC itself rounds it.
+
+    So many requests begin with the same bytes, which the server has decoded before.
+    """
+    left_ms = max(1, math.ceil(min(timeout_s, 1e8) * 1e3))
+    step = 10 ** max(0, len(str(left_ms)) - 3)
+    left_ms = -(-left_ms // step) * step
+    text = f"{left_ms}m" if left_ms < 10**8 else f"{min(left_ms // 1000, 10**8 - 1)}S"
+    return encode_literal(b"grpc-timeout", text.encode())

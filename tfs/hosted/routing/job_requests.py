@@ -1,0 +1,186 @@
+"""Sends requests to jobs, over a connection to each that is made when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from tfs.core.call import Metadata
+from tfs.core.errors import Unavailable
+from tfs.core.executor import ThreadExecutor
+from tfs.core.loop.serving_loop import Phase, ServingLoop
+from tfs.core.tensor_view import Buffer
+from tfs.frontends.http2.client_connection import (
+    ClientConnection,
+    Outcome,
+    UnaryRequest,
+)
+from tfs.frontends.listener import UNIX
+from tfs.frontends.wire import Wire
+from tfs.hosted.routing.job_connection import JobConnection, TlsFiles, connect
+
+_NUM_THREADS: Final = 16
+_FIRST_PAUSE_S: Final = 0.1  # after a job could not be reached
+_LONGEST_PAUSE_S: Final = 0.5  # less than between two looks at a server
+
+
+class JobRequests:
+    """Is a :class:`~tfs.hosted.routing.python_router.RequestSender`, over HTTP/2.
+
+    Args:
+        loop: The router's.
+        tls: For TLS to the jobs; None speaks plain text.
+
+    """
+
+    def __init__(self, loop: ServingLoop, tls: TlsFiles | None = None) -> None:
+        self._loop = loop
+        self._tls = tls
+        self._connecting = ThreadExecutor(_NUM_THREADS, "connect-job", loop.clock)
+        self._jobs: dict[str, _Job] = {}
+        self._connections: set[JobConnection] = set()
+        self._dirty: dict[JobConnection, None] = {}
+        self._is_closed = False
+        loop.add_round_hook(self._flush, Phase.FLUSH)
+
+    def send(
+        self,
+        address: str,
+        method: str,
+        message: Buffer,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> Callable[[], None]:
+        job = self._jobs.get(address)
+        if job is None:
+            job = self._jobs[address] = _Job(self, self._loop, address)
+        request = UnaryRequest(method, message, timeout_s, metadata, on_done)
+        job.send(request)
+        return partial(job.give_up, request)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        for address in [each for each in self._jobs if each not in addresses]:
+            self._jobs.pop(address).leave()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._loop.remove_round_hook(self._flush)
+        for connection in list(self._connections):
+            connection.close("the router ends")
+        self._connecting.close(self._loop.clock.now())
+
+    # -- for a job --------------------------------------------------------------------
+
+    def connect(self, job: _Job) -> None:
+        """Connects to a job, and tells it what came of it."""
+
+        def run() -> None:
+            try:
+                wire = connect(job.address, self._tls)
+            except (OSError, ValueError) as error:
+                self._loop.post(partial(job.on_failed, str(error)))
+            else:
+                self._loop.post(partial(self._on_connected, job, wire))
+
+        self._connecting.submit(run)
+
+    def mark_dirty(self, connection: JobConnection) -> None:
+        """Has a connection flushed at the end of the round."""
+        self._dirty[connection] = None
+
+    def _on_connected(self, job: _Job, wire: Wire) -> None:
+        if self._is_closed:
+            wire.socket.close()
+            return
+
+        def on_lost(connection: JobConnection) -> None:
+            self._connections.discard(connection)
+            job.on_lost(connection)
+
+        authority = "localhost" if job.address.startswith(UNIX) else job.address
+        requests = ClientConnection(authority, self._tls is not None, job.send)
+        made = JobConnection(self._loop, wire, requests, self.mark_dirty, on_lost)
+        self._connections.add(made)
+        job.on_connected(made)
+
+    def _flush(self, now_s: float) -> float | None:
+        if not self._dirty:
+            return None
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            if connection.flush():
+                self._dirty[connection] = None
+        return now_s if self._dirty else None
+
+
+class _Job:
+    """A job that requests are sent to, whether it is connected or not."""
+
+    def __init__(self, owner: JobRequests, loop: ServingLoop, address: str) -> None:
+        self.address = address
+        self._owner = owner
+        self._loop = loop
+        self._now = loop.clock.now
+        # The last takes new requests; the others end once theirs have.
+        self._connections: list[JobConnection] = []
+        self._waiting: dict[UnaryRequest, None] = {}  # for a connection
+        self._is_connecting = False
+        self._is_left = False
+        self._problem = ""
+        self._pause_s = 0.0
+        self._may_connect_s = 0.0
+
+    def send(self, request: UnaryRequest) -> None:
+        if self._connections and not self._connections[-1].requests.is_leaving:
+            self._connections[-1].send(request)
+            return
+        self._waiting[request] = None
+        if self._is_connecting:
+            return
+        if self._now() < self._may_connect_s:
+            self._loop.post(self._fail_waiting)
+        else:
+            self._is_connecting = True
+            self._owner.connect(self)
+
+    def give_up(self, request: UnaryRequest) -> None:
+        if self._waiting.pop(request, self) is self:
+            for connection in self._connections:
+                connection.give_up(request)
+
+    def leave(self) -> None:
+        """Has its connections closed once they have nothing under way."""
+        self._is_left = True
+        for connection in self._connections:
+            connection.requests.is_leaving = True
+            self._owner.mark_dirty(connection)
+
+    def on_connected(self, connection: JobConnection) -> None:
+        self._is_connecting = False
+        self._pause_s = 0.0
+        self._connections.append(connection)
+        waiting, self._waiting = self._waiting, {}
+        for request in waiting:
+            connection.send(request)
+        if self._is_left:
+            self.leave()
+
+    def on_failed(self, problem: str) -> None:
+        self._is_connecting = False
+        self._problem = problem
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+        self._may_connect_s = self._now() + self._pause_s
+        self._fail_waiting()
+
+    def on_lost(self, connection: JobConnection) -> None:
+        self._connections.remove(connection)
+
+    def _fail_waiting(self) -> None:
+        if self._is_connecting:
+            return  # again, meanwhile
+        waiting, self._waiting = self._waiting, {}
+        error = f"no server answers at {self.address}: {self._problem}"
+        for request in waiting:
+            request.on_done(Unavailable(error))
