@@ -46,13 +46,7 @@ def read_error(
     wire's "float" and "double" are other types than numpy's.
     """
     code = Code(error.code().value[0])
-    retry_after_s = None
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            # Other servers may send something that is no Status.
-            with contextlib.suppress(DecodeError):
-                retry_after_s = retry_hint(value)
-    kind = BY_CODE.get(code, Unknown)
+    trailers = dict(error.trailing_metadata() or ())
     details = error.details() or code.name
     if not address:
         pass
@@ -64,7 +58,16 @@ def read_error(
         other = _OTHER_DTYPE.fullmatch(details)
         if other and other["name"] in inputs:
             details += f"; {_how_to_send(other['wanted'])}"
-    return kind(details, retry_after_s=retry_after_s)
+    return error_of(code, details, trailers.get("grpc-status-details-bin", b""))
+
+
+def error_of(code: Code, message: str, details: bytes) -> ServingError:
+    """Returns the error of a gRPC status; its details may be empty, or no ``Status``."""
+    retry_after_s = None
+    with contextlib.suppress(DecodeError):
+        retry_after_s = _retry_hint(details)
+    kind = BY_CODE.get(code, Unknown)
+    return kind(message or code.name, retry_after_s=retry_after_s)
 
 
 def _how_to_send(wanted: str) -> str:
@@ -99,8 +102,7 @@ def _why_not_connected(address: str, details: str) -> str:
     return f"no server answers at {address}; is it there? ({details})"
 
 
-def retry_hint(details: bytes) -> float | None:
-    """Returns how long a serialized ``google.rpc.Status`` asks callers to wait, in seconds."""
+def _retry_hint(details: bytes) -> float | None:
     status = status_pb2.Status.FromString(details)
     for detail in status.details:
         if detail.type_url.endswith("/google.rpc.RetryInfo"):

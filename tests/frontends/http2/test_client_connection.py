@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfs.codec.call_error import error_of
 from tfs.core.call import Metadata
 from tfs.core.errors import Code, ResourceExhausted, ServingError, Unavailable
 from tfs.frontends.http2 import frames
@@ -54,7 +55,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         self.refused: list[UnaryRequest] = []
-        self.client = ClientConnection("host:1", False, self.refused.append)
+        self.client = ClientConnection("host:1", False, self.refused.append, error_of)
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self.server = h2.connection.H2Connection(config)
         self.server.local_settings = h2.settings.Settings(

@@ -21,11 +21,8 @@ from struct import Struct
 from typing import Final
 from urllib.parse import unquote
 
-from google.protobuf.message import DecodeError
-
-from tfs.codec.call_error import retry_hint
 from tfs.core.call import Metadata
-from tfs.core.errors import BY_CODE, Code, ServingError, Unavailable, Unknown
+from tfs.core.errors import BY_CODE, Code, ServingError, Unavailable
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import (
@@ -81,7 +78,7 @@ _BY_RESET: Final[Mapping[int, Code]] = {
     ErrorCode.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
     ErrorCode.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
 }
-_BY_STATUS: Final = {str(int(code)).encode(): kind for code, kind in BY_CODE.items()}
+_BY_STATUS: Final = {str(int(code)).encode(): code for code in BY_CODE}
 _OPENING: Final = (
     b"\x83"  # :method POST, of the static table
     + encode_literal(b"te", b"trailers")
@@ -164,6 +161,7 @@ class ClientConnection:
         is_secure: Whether it is over TLS.
         on_refused: Takes a request that the server has not begun, and will not, because
             it ends the connection. Once for each.
+        error_of: Makes an error of a code, its message and serialized details.
 
     """
 
@@ -172,6 +170,7 @@ class ClientConnection:
         authority: str,
         is_secure: bool,
         on_refused: Callable[[UnaryRequest], None],
+        error_of: Callable[[Code, str, bytes], ServingError],
     ) -> None:
         announced = {
             Setting.ENABLE_PUSH: 0,
@@ -184,6 +183,7 @@ class ClientConnection:
         self._host = encode_literal(b":authority", authority.encode())
         self._scheme = _SCHEMES[is_secure]
         self._on_refused = on_refused
+        self._error_of = error_of
         self._heads: dict[str, bytes] = {}  # what all requests of a method begin with
         self._opening = _SMALLEST_TABLE
         self._next_id = 1
@@ -475,7 +475,15 @@ class ClientConnection:
             said = f"the server answered without a gRPC status (HTTP {http.decode()})"
             request.on_done(kind(said))
         else:
-            request.on_done(_error(status, fields))
+            request.on_done(self._error(status, fields))
+
+    def _error(self, status: bytes, fields: Fields) -> ServingError:
+        text = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
+        raw = b""
+        details = fields.get(DETAILS_KEY.encode(), b"")
+        with contextlib.suppress(binascii.Error):
+            raw = base64.b64decode(details + b"=" * (-len(details) % 4))
+        return self._error_of(_BY_STATUS.get(status, Code.UNKNOWN), text, raw)
 
     def _close(self, request: UnaryRequest) -> None:
         del self._open[request.stream_id]
@@ -497,18 +505,6 @@ def _message(parts: list[Buffer]) -> Outcome:
     if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
         return BY_CODE[Code.INTERNAL]("the server's answer is no plain message")
     return b"".join((memoryview(parts[0])[_PREFIX_SIZE:], *parts[1:]))
-
-
-def _error(status: bytes, fields: Fields) -> ServingError:
-    kind = _BY_STATUS.get(status, Unknown)
-    text = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
-    retry_after_s = None
-    details = fields.get(DETAILS_KEY.encode())
-    if details:
-        with contextlib.suppress(DecodeError, binascii.Error):
-            raw = base64.b64decode(details + b"=" * (-len(details) % 4))
-            retry_after_s = retry_hint(raw)
-    return kind(text or kind.code.name, retry_after_s=retry_after_s)
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from tfs.codec.call_error import error_of
 from tfs.core.call import Metadata
 from tfs.core.errors import Unavailable
 from tfs.core.executor import ThreadExecutor
@@ -100,7 +101,9 @@ class JobRequests:
             job.on_lost(connection)
 
         authority = "localhost" if job.address.startswith(UNIX) else job.address
-        requests = ClientConnection(authority, self._tls is not None, job.send)
+        requests = ClientConnection(
+            authority, self._tls is not None, job.send, error_of
+        )
         made = JobConnection(self._loop, wire, requests, self.mark_dirty, on_lost)
         self._connections.add(made)
         job.on_connected(made)
