@@ -300,7 +300,7 @@ def test_an_error_comes_as_the_server_told_it() -> None:
     [(b"503", Code.UNAVAILABLE), (b"404", Code.UNIMPLEMENTED), (b"200", Code.UNKNOWN)],
 )
 def test_an_answer_that_is_not_grpc_s_is_an_error(status: bytes, code: Code) -> None:
-    """By gRPC's own table."""
+    """Its code follows from the HTTP status by gRPC's own table."""
     pair = Pair()
     _, outcomes = pair.ask()
     pair.meet()
