@@ -27,11 +27,17 @@ import psutil
 from tests.benchmarks.harness import Area, Report, main
 from tests.benchmarks.hosted_fleet import (
     MODEL,
+    NUM_SERVERS,
     LocalFleet,
     version_of,
     write_version,
 )
 from tests.benchmarks.many_models import ManyModels
+from tests.benchmarks.models.straggler import (
+    make_all_slow,
+    num_calls,
+    write_straggler,
+)
 from tests.benchmarks.open_loop import OpenLoopResult
 from tests.benchmarks.probe_peaks import peaks_over_estimates
 from tests.benchmarks.process_pss import read_tree_pss_mb
@@ -76,6 +82,9 @@ ROWS = (
     Row("hosted/on-demand-first-answer-p95/5000-models", "ms", Goal("value", "<=", 50)),
     Row("hosted/probe-over-0.8-below-1/twelve-models", "", Goal("value", ">=", 11)),
     Row("hosted/probe-most/twelve-models", "x", Goal("value", "<=", 1.05)),
+    Row("hosted/p99/stragglers", "ms", Goal("value", "<=", 50.0)),
+    Row("hosted/calls/stragglers", "", Goal("ratio", "<=", 1.055)),
+    Row("hosted/calls/all-slow", "", Goal("ratio", "<=", 1.055)),
     Row("hosted/router-cpu/python", "us", Goal("value", "<=", 150.0)),
     Row(
         "hosted/router-cpu/envoy", "us", Goal("value", "<=", 60.0), lacking=_no_envoy()
@@ -324,6 +333,43 @@ def measure_router(report: Report, effort: Effort) -> None:
             report.record(f"hosted/router-cpu/{kind}", 1e6 * cpu_s / num_requests)
 
 
+def measure_stragglers(report: Report, effort: Effort) -> None:
+    """Two calls in a hundred take 200 ms more; then all of them do.
+
+    Baselines are a server that is asked directly, and as many calls as requests.
+    """
+    with _fleet() as fleet:
+        write_straggler(fleet.folder, fleet.base_path)
+        fleet.add_model(is_written=True)
+        alone = fleet.addresses()[0]
+        with fleet.load(effort.rate_per_s / NUM_SERVERS, alone) as direct:
+            time.sleep(2 * effort.calm_s)
+        calls, p99_ms = _under_stragglers(fleet, effort)
+        report.record("hosted/p99/stragglers", p99_ms, _p99_ms(direct[0]))
+        report.record("hosted/calls/stragglers", *calls)
+        make_all_slow(fleet.folder)
+        calls, _ = _under_stragglers(fleet, effort)
+        report.record("hosted/calls/all-slow", *calls)
+
+
+def _under_stragglers(
+    fleet: LocalFleet, effort: Effort
+) -> tuple[tuple[float, float], float]:
+    """Returns the calls of the model and the requests, and their p99."""
+    before = num_calls(fleet.folder)
+    with fleet.load(effort.rate_per_s) as results:
+        time.sleep(4 * effort.calm_s)
+    if _failed(results[0], lambda v: v == 1):
+        raise RuntimeError("requests failed")
+    calls = float(num_calls(fleet.folder) - before)
+    return (calls, float(len(results[0].exchanges))), _p99_ms(results[0])
+
+
+def _p99_ms(result: OpenLoopResult) -> float:
+    latencies_s = sorted(each.latency_s for each in result.exchanges)
+    return 1e3 * latencies_s[int(0.99 * len(latencies_s))]
+
+
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
     return sum(sum(each.cpu_times()[:2]) for each in processes)
 
@@ -379,6 +425,9 @@ def build_area(effort: Effort | None = None) -> Area:
     def on_demand(report: Report) -> None:
         measure_on_demand(report, so)
 
+    def stragglers(report: Report) -> None:
+        measure_stragglers(report, so)
+
     def router(report: Report) -> None:
         measure_router(report, so)
 
@@ -395,6 +444,7 @@ def build_area(effort: Effort | None = None) -> Area:
         control_away,
         commits,
         on_demand,
+        stragglers,
         router,
         packing,
         probes,

@@ -166,6 +166,11 @@ class LocalFleet:
         """Returns the servers that run."""
         return self.processes("serve")
 
+    def addresses(self) -> Sequence[str]:
+        """Returns where the servers listen."""
+        sockets = (self.folder / "f" / "jobs" / "local").glob("*/grpc.sock")
+        return [f"unix:{each}" for each in sockets]
+
     def ask(
         self,
         method: str,
@@ -208,9 +213,10 @@ class LocalFleet:
                 raise RuntimeError(f"{method} waits for {op.waits_for}")
             return op
 
-    def add_model(self) -> None:
+    def add_model(self, *, is_written: bool = False) -> None:
         """Adds the model with its first version, on all servers."""
-        write_version(self.base_path, 1)
+        if not is_written:
+            write_version(self.base_path, 1)
         hints = pb.Hints(
             min_replicas=NUM_SERVERS, max_replicas=NUM_SERVERS, memory_bytes=1 << 24
         )
@@ -264,9 +270,8 @@ class LocalFleet:
 
     def route_change_s(self, model: str) -> float:
         """Adds a model; returns how long after its first server the router has it."""
-        servers = (self.folder / "f" / "jobs" / "local").glob("*/grpc.sock")
         write_version(self.folder / "models" / model, 1)
-        addresses = [self.router, *(f"unix:{each}" for each in servers)]
+        addresses = [self.router, *self.addresses()]
         with ThreadPoolExecutor(len(addresses)) as threads:
             at_s = [
                 threads.submit(_serving_at_s, address, model) for address in addresses
@@ -276,11 +281,13 @@ class LocalFleet:
         return routed_s - min(loaded_s)
 
     @contextlib.contextmanager
-    def load(self, rate_per_s: float) -> Iterator[list[OpenLoopResult]]:
+    def load(
+        self, rate_per_s: float, address: str = ""
+    ) -> Iterator[list[OpenLoopResult]]:
         """Sends requests meanwhile; the list has the result after the block."""
         results: list[OpenLoopResult] = []
         with open_loop(
-            self.router, PREDICT, [request()], rate_per_s=rate_per_s
+            address or self.router, PREDICT, [request()], rate_per_s=rate_per_s
         ) as loop:
             yield results
         results.append(loop.result)
