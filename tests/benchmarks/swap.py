@@ -60,7 +60,6 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 DEMO = ROOT / "deploy" / "demo"
 sys.path.insert(0, str(DEMO))
 
-from digits import load_data  # noqa: E402
 from digits_net import DigitsNet  # noqa: E402
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -181,6 +180,9 @@ class Nets:
     """The network of each version, by its number alone. Confined to one thread."""
 
     def __init__(self) -> None:
+        # Imports scikit-learn, which takes a second; tests of this file do without.
+        from digits import load_data
+
         self.images = load_data().held_out_images[:NUM_IMAGES].contiguous()
         self._scores: dict[int, torch.Tensor] = {}
 
