@@ -39,13 +39,15 @@ def pytest_collection_finish() -> None:
 
     Models of tests are small: a second thread has nothing to add, and is waited for
     where the machine has no core to spare. Zygotes, of which tests start many, are forks
-    of one.
+    of one, and loads make way for nobody: other tests would keep the cores busy, and each
+    load waited for them.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
     zygotes = sys.modules.get("tfs.runtime.process.zygote")
     if zygotes is not None:
-        from tests.runtime.warm_zygotes import WarmZygotes
+        from tests.runtime.warm_zygotes import WarmZygotes, keep_priority
 
+        keep_priority()
         vars(zygotes)["ZygoteProcess"] = WarmZygotes().start

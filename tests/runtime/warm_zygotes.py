@@ -15,7 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+from tfs.core.system import thread_priority
 from tfs.runtime.guest import control_channel
+from tfs.runtime.process import worker_process
 from tfs.runtime.process.zygote import StartedZygote
 from tfs.runtime.process.zygote_process import (
     ExitStatuses,
@@ -52,7 +54,8 @@ class WarmZygotes:
                 nursery = self._nursery = _Nursery()
                 atexit.register(nursery.close)
             try:
-                control_channel.send(nursery.channel, b"{}", (theirs.fileno(),))
+                message = str(thread_priority.LOWEST).encode()
+                control_channel.send(nursery.channel, message, (theirs.fileno(),))
             except OSError:  # somebody killed it
                 ours.close()
                 self._nursery = None
@@ -93,9 +96,10 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     known = zygote.prepare(channel_fd, life_fd)
     channel = socket.socket(fileno=channel_fd)
     while (message := control_channel.receive(channel)) is not None:
-        _, (fd,) = message
+        lowest, (fd,) = message
         pid, pidfd = clone_parent()
         if pid == 0:
+            vars(thread_priority)["LOWEST"] = int(lowest)
             close_all_but({0, 1, 2, life_fd, fd})
             die_with_parent(host_pid)
             there = socket.socket(fileno=fd)
@@ -103,6 +107,16 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
             os._exit(0)
         os.close(pidfd)
         os.close(fd)
+
+
+def keep_priority() -> None:
+    """Has what makes way, in this process and its zygotes, keep the priority it has.
+
+    A test of priorities sets ``thread_priority.LOWEST`` and starts a zygote.
+    """
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for module in (thread_priority, worker_process):
+        vars(module)["LOWEST"] = own
 
 
 def _terms() -> tuple[str, str, dict[str, str]]:

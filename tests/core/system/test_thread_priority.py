@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
-def _find_anew() -> Iterator[None]:
+def _find_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(thread_priority, "LOWEST", LOWEST)  # other tests keep theirs
     thread_priority._find_set_attributes.cache_clear()
     yield
     thread_priority._find_set_attributes.cache_clear()
