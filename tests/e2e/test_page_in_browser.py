@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.browser import chromium
 from tests.e2e.page_key import page_url
-from tests.e2e.serving import Serving, export_scale, free_port
+from tests.e2e.serving import Serving, export_scale, free_port, run_command
 from tfs.testing.patience import PATIENCE_S
 
 PATIENCE_MS = PATIENCE_S * 1000
@@ -24,6 +24,16 @@ class Site:
         self.url, _, key = page_url(serving.address).partition("/#")
         self.with_key = f"{self.url}/#{key}"
         self.base_path = base_path
+        self.tried = base_path.parent / "tried"
+        self._address = serving.address
+
+    def try_out(self, version: int) -> None:
+        """Starts the trial of a version of "tried"."""
+        export_scale(self.tried.parent / "staged", version)
+        words = "canary", "tried", str(version), "--tee=1"
+        status, output = run_command(*words, f"--address={self._address}")
+        assert status == 0, output
+        (self.tried.parent / "staged" / str(version)).rename(self.tried / str(version))
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +46,13 @@ def browser() -> Iterator[Any]:
 def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("page")
     export_scale(folder / "scale", 1)
+    export_scale(folder / "tried", 1)
     config = folder / "models"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "scale" base_path: "{folder}/scale" }} '
-        f'config {{ name: "missing" base_path: "{folder}/missing" }} }}'
-    )
+    entries = [
+        f'config {{ name: "{name}" base_path: "{folder}/{name}" }}'
+        for name in ("scale", "tried", "missing")
+    ]
+    config.write_text(f"model_config_list {{ {' '.join(entries)} }}")
     flags = f"--model_config_file={config}", f"--rest_api_port={free_port()}"
     with Serving(*flags) as serving:
         serving.wait_for("scale/1 is available")
@@ -116,6 +128,32 @@ def test_the_key_brings_buttons_and_a_swap_shows_itself(site: Site, page: Any) -
     shows(page, "pre", "base_path: ")
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("link", name="Configuration").wait_for(state="detached")
+
+
+def test_the_buttons_try_again_promote_and_end_a_trial(site: Site, page: Any) -> None:
+    """Each says what came of it, and the open page shows it."""
+    page.goto(site.with_key)
+    page.get_by_role("link", name="Configuration").wait_for()
+    page.goto(f"{site.url}/models/tried")
+    page.on("dialog", lambda dialog: dialog.accept())
+    broken = export_scale(site.base_path.parent / "staged", 2)
+    for each in broken.glob("*.pt*"):
+        each.write_bytes(b"")
+    broken.rename(site.tried / "2")
+    page.get_by_role("button", name="Try again").click()
+    shows(page, "#said", "Version 2 of tried: ")
+    site.try_out(3)
+    shows(page, "#canary", "Trial of version 3")
+    shows(page, "#canary", "running")
+    page.get_by_role("button", name="End the trial").click()
+    shows(page, "#said", "The trial of tried has ended")
+    page.locator("#canary h2").wait_for(state="detached")
+    site.try_out(4)
+    shows(page, "#canary", "Trial of version 4")
+    shows(page, "#canary", "running")
+    page.get_by_role("button", name="Promote 4").click()
+    shows(page, "#said", "Version 4 of tried answers from now on")
+    shows(page, "#answer", "Version 4 answers: it was promoted")
 
 
 @pytest.mark.parametrize("path", ["/", "/models/scale"])
