@@ -24,13 +24,18 @@ BINARY: Final = "binary_data"
 BINARY_SIZE: Final = "binary_data_size"
 
 _NOT_OFFERED: Final = {
-    "sequence_": "this server keeps no sequences",
-    "shared_memory_": "this server uses no shared memory of clients; tensors travel in "
-    "messages",
+    **dict.fromkeys(
+        ("sequence_id", "sequence_start", "sequence_end"),
+        "this server keeps no sequences",
+    ),
+    **dict.fromkeys(
+        ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"),
+        "this server uses no shared memory of clients; tensors travel in messages",
+    ),
     "classification": "classification is not offered; a model with labels answers "
     "Classify",
 }
-"""What parameters of Triton's extensions begin with, and what is said of them."""
+"""Parameters of Triton's extensions, and what is said of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,8 @@ def _check_names(whose: str, names: Iterable[str], known: str) -> None:
     for name in names:
         if name == known:
             continue
-        for beginning, why in _NOT_OFFERED.items():
-            if name.startswith(beginning):
-                raise Unimplemented(f"{whose}: parameter {name[:64]!r}: {why}")
+        if name in _NOT_OFFERED:
+            raise Unimplemented(f"{whose}: parameter {name!r}: {_NOT_OFFERED[name]}")
         raise InvalidArgument(
             f"{whose}: parameter {name[:64]!r} means nothing here; known: {known}"
         )
