@@ -273,8 +273,6 @@ def read_plain_json(
 
     The dtype is that of the only input of the signature.
     """
-    if not all(type(body) is bytes for body in bodies):
-        return [None] * len(bodies)
     with np.errstate(over="ignore"):
         found = _read_alike(bodies, dtype)
         if found is not None:

@@ -146,7 +146,7 @@ class JsonReader:
     _templates: dict[PlainKind, BurstTemplate] = field(default_factory=dict)
 
     def __call__(self, bodies: Sequence[Buffer]) -> Sequence[Plain | None]:
-        if any(len(body) > _MAX_JSON_BYTES for body in bodies):
+        if max(map(len, bodies)) > _MAX_JSON_BYTES:
             return [None] * len(bodies)
         templates = self._templates
         plain: list[Plain | None] = []
