@@ -133,6 +133,16 @@ class RemoteFileSystem:
         self._call(path, copy, file_system)
         return digest.hexdigest()
 
+    def put(self, source: str, path: str) -> None:
+        """Copies a local file to a URL."""
+        file_system, inner = self._open(path)
+
+        def put() -> None:
+            file_system.makedirs(inner.rpartition("/")[0], exist_ok=True)
+            file_system.put_file(source, inner)
+
+        self._call(path, put, file_system)
+
     def _files(self, path: str) -> dict[str, Any]:
         """Returns what the driver says of all files under ``path``, in order."""
         file_system, inner = self._open(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Certificates
-from tfs.cli.connection import read_credentials
+from tfs.cli.connection import credentials_of
 from tfs.core.errors import InvalidArgument
 
 
@@ -25,10 +26,14 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in texts}
 
 
+def credentials(ca: str, key: str, cert: str) -> object:
+    return credentials_of(argparse.Namespace(ca=ca, key=key, cert=cert))
+
+
 def test_files_of_the_right_kind_are_taken(files: dict[str, str]) -> None:
     """An authority alone, or all three."""
-    assert read_credentials(files["ca"], None, None) is not None
-    assert read_credentials(files["ca"], files["key"], files["cert"]) is not None
+    assert credentials(files["ca"], "", "") is not None
+    assert credentials(files["ca"], files["key"], files["cert"]) is not None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_a_file_of_another_kind_is_named(
     """grpc would say that nobody listens at the address."""
     named = {**files, "": ""}
     with pytest.raises(InvalidArgument) as caught:
-        read_credentials(named[ca], named[key], named[cert])
+        credentials(named[ca], named[key], named[cert])
     assert caught.value.message == f"{files[wrong]} holds no {kind} in PEM form"
 
 
@@ -72,4 +77,4 @@ def test_a_handshake_that_fails_is_told_once(words: list[str]) -> None:
 def test_a_file_that_cannot_be_read_is_named(files: dict[str, str]) -> None:
     """An unreadable file is named with the system's reason."""
     with pytest.raises(InvalidArgument, match=r"/gone: No such file"):
-        read_credentials("/gone", files["key"], files["cert"])
+        credentials("/gone", files["key"], files["cert"])

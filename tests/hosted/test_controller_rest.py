@@ -15,15 +15,17 @@ import pytest
 
 from tests.certificates import Certificates
 from tests.hosted.fleets import MIB, server, state_in
-from tfs.cli.hosted.run import control_options, edit_reader
+from tfs.cli.hosted.run import control_options
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.server.config.server_config import read_model
 from tfs.testing.patience import PATIENCE_S
 
 KEY = "a-key"
@@ -55,7 +57,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
             None,
             SynchronizerOptions(only_routes=True),
         ),
-        reader=edit_reader(may_run_jobs=False),
+        reader=EditReader(read_model),
     )
     yield [int(each.rpartition(":")[2]) for each in service.start()]
     service.close(MonotonicClock.now() + PATIENCE_S)

@@ -54,13 +54,7 @@ def add_connection_arguments(
         metavar="ADDRESS",
         help=f"HOST:PORT or unix:/path (default ${ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS})",
     )
-    group.add_argument(
-        "--ca", "--ca_file", metavar="PEM", help="speak TLS, and trust what these sign"
-    )
-    group.add_argument(
-        "--cert", "--cert_file", metavar="PEM", help="who we are, for mutual TLS"
-    )
-    group.add_argument("--key", "--key_file", metavar="PEM", help="the key of --cert")
+    add_tls_arguments(group)
     group.add_argument(
         "--timeout_s",
         type=float,
@@ -70,6 +64,17 @@ def add_connection_arguments(
     )
     group.set_defaults(socket=None)
     return group
+
+
+def add_tls_arguments(group: argparse._ArgumentGroup) -> None:
+    """Adds what :func:`credentials_of` reads."""
+    group.add_argument(
+        "--ca", "--ca_file", metavar="PEM", help="speak TLS, and trust what these sign"
+    )
+    group.add_argument(
+        "--cert", "--cert_file", metavar="PEM", help="who we are, for mutual TLS"
+    )
+    group.add_argument("--key", "--key_file", metavar="PEM", help="the key of --cert")
 
 
 def add_admin_arguments(
@@ -197,18 +202,11 @@ def _client(arguments: argparse.Namespace, max_attempts: int) -> Iterator[Client
     target = target_of(arguments)
     if not arguments.timeout_s > 0:
         raise InvalidArgument(f"--timeout_s must be positive: {arguments.timeout_s:g}")
-    if bool(arguments.cert) != bool(arguments.key):
-        raise InvalidArgument("--cert and --key go together")
-    credentials = None
-    if arguments.ca:
-        credentials = read_credentials(arguments.ca, arguments.key, arguments.cert)
-    elif arguments.cert:
-        raise InvalidArgument("--cert and --key need --ca: without it no TLS")
     with Client(
         target,
         timeout_s=arguments.timeout_s,
         retry=RetryPolicy(max_attempts=max_attempts),
-        credentials=credentials,
+        credentials=credentials_of(arguments),
     ) as client:
         try:
             yield client
@@ -231,19 +229,24 @@ def silence_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def read_credentials(
-    ca: str, key: str | None, cert: str | None
-) -> grpc.ChannelCredentials:
-    """Returns credentials that trust ``ca``, and that present ``cert`` if it is given.
+def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
+    """Returns what --ca, --cert and --key say; None for plain text.
 
     The files are checked here, because grpc does not report a bad one: it tries to
     connect with what it could read.
 
     Raises:
-        InvalidArgument: A file cannot be read or does not contain what its flag asks
-            for; names the file.
+        InvalidArgument: A flag needs another one; or a file cannot be read or does not
+            contain what its flag asks for; names the file.
 
     """
+    ca, cert, key = arguments.ca, arguments.cert, arguments.key
+    if bool(cert) != bool(key) or (cert and not ca):
+        raise InvalidArgument(
+            "--cert and --key go together, and need --ca: without it no TLS"
+        )
+    if not ca:
+        return None
     import grpc
 
     return grpc.ssl_channel_credentials(

@@ -26,7 +26,13 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
-from tfs.hosted.probes import UNPROBED, Probed, exclude, versions_in
+from tfs.hosted.probes import (
+    UNPROBED,
+    Probed,
+    exclude,
+    newest_version_bytes,
+    versions_in,
+)
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
@@ -49,7 +55,7 @@ class EditReader:
     """
 
     check: Callable[[ModelConfig], object]
-    estimate: Callable[[str], int]
+    estimate: Callable[[str], int] = newest_version_bytes
     may_run_jobs: bool = False
 
     def read(

@@ -14,11 +14,11 @@ import pytest
 
 from tests.hosted.fleets import state_in
 from tfs.cli.argument_range import size
-from tfs.cli.hosted.run import edit_reader
 from tfs.cli.main import main
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
+from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.probes import PER_VERSION_BYTES
@@ -26,6 +26,7 @@ from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
+from tfs.server.config.server_config import read_model
 from tfs.testing.patience import PATIENCE_S
 
 ONE, TWO = "127.0.0.1:1", "127.0.0.1:2"
@@ -50,7 +51,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetStat
                     "far": f"file://{tmp_path}/far",
                 },
             ),
-            reader=edit_reader(may_run_jobs=False),
+            reader=EditReader(read_model),
         )
         service.start()
         monkeypatch.setenv("TFS_HOSTED_CONTROLLER", address)
@@ -157,6 +158,28 @@ def test_an_upload_that_fails_leaves_no_version_that_is_whole(
     assert "Is a directory" in capsys.readouterr().err
     assert (place / "table.csv").exists()
     assert not (place / "servable.json").exists()
+
+
+def test_an_upload_to_a_store_with_errors_of_its_own_fails_in_one_line(
+    state: FleetState,
+    table: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever a store's driver raises, the command names the place and what it said."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the token has expired")
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.put_file", fail)
+    change("add-job", ONE, "--memory=1G", "--partition=far")
+    flags = ("--partition=far", "--version=1", '--config=model_platform: "hashmap"')
+    capsys.readouterr()
+    assert hosted("upload", "prices", str(Path(table, "1")), *flags) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "far/prices" in told
+    assert "the token has expired" in told
 
 
 @pytest.mark.parametrize(

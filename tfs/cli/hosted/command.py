@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, servers, size, version_number
+from tfs.cli.argument_range import Subparsers, count, servers, size, version_number
+from tfs.cli.connection import add_admin_arguments, answer, target_of
 from tfs.cli.hosted.controller import add_change_command
-from tfs.cli.hosted.release import add_release
-from tfs.cli.hosted.run import add_run
+from tfs.cli.hosted.flag import flag
+from tfs.cli.hosted.process_flags import add_run, add_up
 from tfs.cli.hosted.status import add_status
-from tfs.cli.hosted.up import add_up
 from tfs.cli.hosted.upload import upload
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_run(commands)
     add_status(commands)
     _add_jobs(commands)
-    add_release(commands)
+    _add_release(commands)
     _add_models(commands)
     _add_versions(commands)
 
@@ -55,107 +51,99 @@ def _add_jobs(commands: Subparsers) -> None:
         metavar="SIZE",
         help="what the models of each server may take together: 8G",
     )
-    parser.add_argument(
-        "--servers",
-        type=servers,
-        metavar="N[-M]",
-        help="with a NAME: how many to start; up to M when models want so many; 0-M, in "
-        "Temp: none while there is no model",
+    flag(
+        parser,
+        "--servers N[-M]",
+        "with a NAME: how many to start; up to M when models want so many; 0-M, in Temp: "
+        "none while there is no model",
+        None,
+        servers,
     )
-    parser.add_argument(
-        "--cpus",
-        type=count,
-        default=0,
-        metavar="N",
-        help="with a NAME: how many processors each of them may use (default all)",
-    )
+    what = "with a NAME: how many processors each of them may use (default all)"
+    flag(parser, "--cpus N", what, 0, count)
     _add_partition(parser)
-    parser.add_argument(
-        "--zone",
-        default="",
-        metavar="NAME",
-        help="where it is; copies of a model go to different zones",
-    )
+    flag(parser, "--zone NAME", "where it is; copies of a model go to different zones")
     parser.add_argument(
         "--instance",
         choices=("prod", "temp"),
         default="",
         help="temp: for models of Temp alone (default: for any)",
     )
-    parser = add_change_command(
-        commands,
-        "remove-job",
-        "move its models away, and take it out when they answer elsewhere",
-    )
+    what = "move its models away, and take it out when they answer elsewhere"
+    parser = add_change_command(commands, "remove-job", what)
     parser.add_argument("job", metavar="ADDRESS|NAME")
     parser.add_argument(
         "--force", action="store_true", help="at once, also if they have no other place"
     )
 
 
+def _add_release(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "release",
+        help="give a server free whose fleet is gone",
+        description="Has a server (--source=rpc) forget its fleet, so that another one may "
+        "claim it. It goes on serving what it has. A fleet that still names the server "
+        "claims it again: say remove-job there first.",
+    )
+    parser.add_argument("server", metavar="SERVER", help="HOST:PORT or unix:/path")
+    add_admin_arguments(parser)
+    parser.set_defaults(run=_release)
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    arguments.address = arguments.server
+
+    def lines(reply: pb.LeaveFleetResponse) -> list[str]:
+        left = f"has left the fleet {reply.claim.name}"
+        said = left if reply.HasField("claim") else "belonged to no fleet"
+        return [f"{target_of(arguments)} {said}"]
+
+    answer(arguments, pb.LeaveFleetRequest(), pb.LeaveFleetResponse, lines)
+    return 0
+
+
 def _add_models(commands: Subparsers) -> None:
-    parser = add_change_command(commands, "add-model", "have a model served")
-    parser.add_argument("model", metavar="MODEL")
+    parser = add_change_command(commands, "add-model", "have a model served", "MODEL")
     parser.add_argument(
         "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
     )
-    _add_model_arguments(parser)
-    parser = add_change_command(
-        commands,
-        "upload",
-        "copy a version to where servers find it, and add it, or the model that is new",
+    _add_model_flags(parser)
+    what = (
+        "copy a version to where servers find it, and add it, or the model that is new"
     )
+    parser = add_change_command(commands, "upload", what, "MODEL")
     parser.set_defaults(run=upload)
-    parser.add_argument("model", metavar="MODEL")
     parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
-    parser.add_argument(
-        "--version",
-        type=version_number,
-        metavar="N",
-        help="its number (default: the directory's name, or the next one)",
-    )
-    _add_model_arguments(parser)
-    parser = add_change_command(
-        commands, "scale", "change on how many servers it is, or its size"
-    )
-    parser.add_argument("model", metavar="MODEL")
-    _add_hints(parser)
-    parser = add_change_command(
-        commands, "update-model", "change its base path or config"
-    )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--base_path", metavar="BASE_PATH")
-    parser.add_argument(
-        "--config", metavar="TEXT", help="in the place of the fields that it has"
-    )
-    parser.add_argument("--partition", metavar="NAME")
-    parser = add_change_command(commands, "remove-model", "have a model served no more")
-    parser.add_argument("model", metavar="MODEL")
+    what = "its number (default: the directory's name, or the next one)"
+    flag(parser, "--version N", what, None, version_number)
+    _add_model_flags(parser)
+    what = "change on how many servers it is, or its size"
+    _add_hints(add_change_command(commands, "scale", what, "MODEL"))
+    what = "change its base path or config"
+    parser = add_change_command(commands, "update-model", what, "MODEL")
+    flag(parser, "--base_path BASE_PATH", "", None)
+    flag(parser, "--config TEXT", "in the place of the fields that it has", None)
+    flag(parser, "--partition NAME", "", None)
+    add_change_command(commands, "remove-model", "have a model served no more", "MODEL")
 
 
 def _add_versions(commands: Subparsers) -> None:
-    parser = add_change_command(
-        commands, "add-version", "wait for a new version to answer"
+    both = "MODEL", "VERSION"
+    add_change_command(
+        commands, "add-version", "wait for a new version to answer", *both
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=version_number)
-    parser = add_change_command(commands, "canary", "put a version on trial")
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=version_number)
-    parser.add_argument(
-        "--primary",
-        type=version_number,
-        metavar="VERSION",
-        help="the version that answers meanwhile (default: the one that answers now)",
-    )
-    parser.add_argument("--tee", type=float, default=0.0, metavar="SHARE")
-    parser.add_argument("--split", type=float, default=0.0, metavar="SHARE")
+    parser = add_change_command(commands, "canary", "put a version on trial", *both)
+    what = "the version that answers meanwhile (default: the one that answers now)"
+    flag(parser, "--primary VERSION", what, None, version_number)
+    flag(parser, "--tee SHARE", "", 0.0, float)
+    flag(parser, "--split SHARE", "", 0.0, float)
     for name, what in (
         ("promote", "make a version the primary, everywhere"),
         ("rollback", "return to an older version, everywhere"),
     ):
-        parser = add_change_command(commands, name, what)
-        parser.add_argument("model", metavar="MODEL")
+        parser = add_change_command(commands, name, what, "MODEL")
         parser.add_argument(
             "version", metavar="VERSION", type=version_number, nargs="?"
         )
@@ -164,46 +152,35 @@ def _add_versions(commands: Subparsers) -> None:
         )
 
 
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     _add_hints(parser, " (default: three, in Temp two, if there are so many)")
     _add_partition(parser)
-    parser.add_argument(
-        "--config",
-        default="",
-        metavar="TEXT",
-        help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
-    )
+    what = "further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'"
+    flag(parser, "--config TEXT", what)
 
 
 def _add_hints(parser: argparse.ArgumentParser, of_new: str = "") -> None:
-    parser.add_argument(
-        "--replicas",
-        type=servers,
-        metavar="N[-M]",
-        help="on how many servers; 2-6: two, and up to six if load asks for it; 0-2, of a "
+    flag(
+        parser,
+        "--replicas N[-M]",
+        "on how many servers; 2-6: two, and up to six if load asks for it; 0-2, of a "
         "model of Temp: none while nobody asks for it" + of_new,
+        None,
+        servers,
     )
-    parser.add_argument(
-        "--memory",
-        type=lambda text: 0 if text == "0" else size(text),
-        metavar="SIZE",
-        help="what a replica takes while versions change: 500M (0: as measured)",
-    )
-    parser.add_argument(
-        "--cpus",
-        type=processors,
-        metavar="X",
-        help="how many processors a replica keeps busy: 0.5 (0: not known)",
-    )
+    what = "what a replica takes while versions change: 500M (0: as measured)"
+    flag(parser, "--memory SIZE", what, None, _size_or_0)
+    what = "how many processors a replica keeps busy: 0.5 (0: not known)"
+    flag(parser, "--cpus X", what, None, processors)
 
 
 def _add_partition(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--partition",
-        default="",
-        metavar="NAME",
-        help="models go to servers of the same partition: gpu, eu",
-    )
+    what = "models go to servers of the same partition: gpu, eu"
+    flag(parser, "--partition NAME", what)
+
+
+def _size_or_0(text: str) -> int:
+    return 0 if text == "0" else size(text)
 
 
 def processors(text: str) -> float:

@@ -8,21 +8,18 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tfs.cli.argument_range import seconds
-from tfs.cli.printing import table
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.cli.argument_range import Subparsers, seconds, version_number
+from tfs.cli.connection import add_tls_arguments, credentials_of, silence_grpc
+from tfs.cli.hosted.flag import flag
+from tfs.cli.printing import emit, notes_lines, table
+from tfs.core.errors import Unavailable
 from tfs.server.admin.report_words import mebibytes
 
 if TYPE_CHECKING:
-    import grpc
-
     from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEFAULT_CONTROLLER: Final = "127.0.0.1:8510"
 CONTROLLER_VARIABLE: Final = "TFS_HOSTED_CONTROLLER"
-STORE_VARIABLE: Final = "TFS_HOSTED_STORE"
 
 _MARGIN_S: Final = 5.0  # for an answer, after what it waits for
 _READ_S: Final = 30.0
@@ -35,58 +32,42 @@ def add_fleet_command(
     """Adds a command that asks a fleet's controller; returns its parser."""
     parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
     group = parser.add_argument_group("controller")
-    group.add_argument(
-        "--controller",
-        default=os.environ.get(CONTROLLER_VARIABLE, DEFAULT_CONTROLLER),
-        metavar="ADDRESS",
-        help=f"HOST:PORT or unix:/path (default ${CONTROLLER_VARIABLE}, or "
+    flag(
+        group,
+        "--controller ADDRESS",
+        f"HOST:PORT or unix:/path (default ${CONTROLLER_VARIABLE}, or "
         f"{DEFAULT_CONTROLLER})",
+        os.environ.get(CONTROLLER_VARIABLE, DEFAULT_CONTROLLER),
     )
-    add_tls_flags(group)
+    add_tls_arguments(group)
     parser.set_defaults(run=run)
     return parser
 
 
-def add_tls_flags(group: argparse._ArgumentGroup) -> None:
-    """Adds what :func:`credentials_of` reads."""
-    group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
-    group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
-    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
-
-
 def add_change_command(
-    commands: Subparsers, name: str, what: str
+    commands: Subparsers, name: str, what: str, *words: str
 ) -> argparse.ArgumentParser:
-    """Adds a command that changes a fleet; returns its parser.
+    """Adds a command that changes a fleet, with these words; returns its parser.
 
-    Its request is made by the function of its name in :mod:`tfs.cli.hosted.requests`.
+    :mod:`tfs.cli.hosted.requests` makes its request.
     """
 
     def run(arguments: argparse.Namespace) -> int:
-        from tfs.cli.hosted import requests
+        from tfs.cli.hosted.requests import request_of
 
-        make = getattr(requests, name.replace("-", "_"))
-        return change(arguments, make(arguments))
+        return change(arguments, request_of(arguments))
 
     parser = add_fleet_command(commands, name, what, run)
-    parser.add_argument(
-        "--wait_s",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="for the change to be in force, at most (default 60)",
-    )
-    parser.add_argument(
-        "--if_generation",
-        type=int,
-        metavar="N",
-        help="only if its generation, as tfs hosted why shows it, is still this one",
-    )
-    parser.add_argument(
-        "--request_id",
-        default="",
-        metavar="ID",
-        help="repeat a request whose answer was lost; it acts once (default: a new one)",
+    for word in words:
+        read = version_number if word == "VERSION" else str
+        parser.add_argument(word.lower(), metavar=word, type=read)
+    flag(parser, "--wait_s S", "for the change to be in force, at most", 60, seconds)
+    what = "only if its generation, as tfs hosted why shows it, is still this one"
+    flag(parser, "--if_generation N", what, None, int)
+    flag(
+        parser,
+        "--request_id ID",
+        "repeat a request whose answer was lost; it acts once (default: a new one)",
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="say what it would do, and do nothing"
@@ -113,8 +94,7 @@ def change(arguments: argparse.Namespace, request: Any) -> int:
     timeout_s = arguments.wait_s + _MARGIN_S
     op: pb.Op = ask(arguments, method, request, pb.Op, timeout_s)
     print(f"revision {op.revision}: {op.what}")
-    for note in op.notes:
-        print(f"note: {note}")
+    emit(notes_lines(op.notes))
     if op.waits_for:
         print(f"waits for {op.waits_for}")
     return 1 if op.waits_for else 0
@@ -133,8 +113,6 @@ def ask(
         ServingError: The controller's error, or it cannot be reached.
 
     """
-    from tfs.cli.connection import silence_grpc
-
     silence_grpc()
     from tfs.client import Client, RetryPolicy
 
@@ -156,20 +134,8 @@ def ask(
             ) from error
 
 
-def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    """Returns what --ca, --cert and --key say; None for plain text."""
-    if not arguments.ca:
-        if arguments.cert or arguments.key:
-            raise InvalidArgument("--cert and --key need --ca")
-        return None
-    from tfs.cli.connection import read_credentials
-
-    return read_credentials(arguments.ca, arguments.key, arguments.cert)
-
-
 def _print_simulation(simulation: pb.Simulation) -> int:
-    for note in simulation.notes:
-        print(f"note: {note}")
+    emit(notes_lines(simulation.notes))
     if simulation.refusal:
         print(f"would be refused: {simulation.refusal}")
         return 1

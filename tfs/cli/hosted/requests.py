@@ -1,79 +1,69 @@
-"""What the commands of a fleet ask its controller for: a function for each, by its name."""
+"""What the commands of a fleet ask its controller for."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from typing import Any
 
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 
-def add_job(arguments: argparse.Namespace) -> pb.AddJobRequest:
-    """Adds or changes a job."""
+def request_of(arguments: argparse.Namespace) -> Any:
+    """Returns the request of a command, which has an Edit.
+
+    Raises:
+        InvalidArgument: What the command line says does not go together.
+
+    """
+    match arguments.hosted_command:
+        case "add-job":
+            return _add_job(arguments)
+        case "remove-job":
+            return _filled(pb.DrainJobRequest, arguments)
+        case "add-model" | "upload":
+            return _filled(pb.AddModelRequest, arguments, hints=_hints(arguments))
+        case "update-model":
+            return _filled(pb.UpdateModelRequest, arguments)
+        case "remove-model":
+            return _filled(pb.RemoveModelRequest, arguments)
+        case "add-version":
+            return _filled(pb.AddVersionRequest, arguments)
+        case "scale":
+            hints = _hints(arguments)
+            if not hints.ListFields():
+                raise InvalidArgument("say --replicas, --memory or --cpus")
+            return pb.SetHintsRequest(model=arguments.model, hints=hints)
+        case "canary":
+            return _canary(arguments)
+        case command:
+            return _promotion(arguments, command)
+
+
+def _filled(kind: Any, arguments: argparse.Namespace, **more: object) -> Any:
+    """Returns a message with the fields for which there is an argument of their name."""
+    names = kind.DESCRIPTOR.fields_by_name.keys() & vars(arguments).keys()
+    return kind(**{**{each: getattr(arguments, each) for each in names}, **more})
+
+
+def _add_job(arguments: argparse.Namespace) -> pb.AddJobRequest:
     if arguments.servers is None:
-        job_address(arguments.job)
+        _check_address(arguments.job)
         if arguments.cpus:
             raise InvalidArgument("--cpus is for servers that the fleet starts")
     least, most = arguments.servers or (0, 0)
-    return pb.AddJobRequest(
-        job=arguments.job,
+    made: pb.AddJobRequest = _filled(
+        pb.AddJobRequest,
+        arguments,
         memory_bytes=arguments.memory,
-        partition=arguments.partition,
         num_replicas=least,
         max_replicas=most if most > least else 0,
-        cpus=arguments.cpus,
-        zone=arguments.zone,
-        instance=arguments.instance,
     )
+    return made
 
 
-def remove_job(arguments: argparse.Namespace) -> pb.DrainJobRequest:
-    """Removes a job."""
-    return pb.DrainJobRequest(job=arguments.job, force=arguments.force)
-
-
-def add_model(arguments: argparse.Namespace) -> pb.AddModelRequest:
-    """Adds a model."""
-    return pb.AddModelRequest(
-        model=arguments.model,
-        base_path=arguments.base_path,
-        config=arguments.config,
-        hints=_hints(arguments),
-        partition=arguments.partition,
-    )
-
-
-def update_model(arguments: argparse.Namespace) -> pb.UpdateModelRequest:
-    """Changes a model's config."""
-    return pb.UpdateModelRequest(
-        model=arguments.model,
-        base_path=arguments.base_path,
-        config=arguments.config,
-        partition=arguments.partition,
-    )
-
-
-def scale(arguments: argparse.Namespace) -> pb.SetHintsRequest:
-    """Changes what is known of a model's load and size."""
-    request = pb.SetHintsRequest(model=arguments.model, hints=_hints(arguments))
-    if not request.hints.ListFields():
-        raise InvalidArgument("say --replicas, --memory or --cpus")
-    return request
-
-
-def remove_model(arguments: argparse.Namespace) -> pb.RemoveModelRequest:
-    """Removes a model."""
-    return pb.RemoveModelRequest(model=arguments.model)
-
-
-def add_version(arguments: argparse.Namespace) -> pb.AddVersionRequest:
-    """Tells of a version."""
-    return pb.AddVersionRequest(model=arguments.model, version=arguments.version)
-
-
-def canary(arguments: argparse.Namespace) -> pb.SetPolicyRequest:
-    """Puts a version on trial."""
+def _canary(arguments: argparse.Namespace) -> pb.SetPolicyRequest:
     request = pb.SetPolicyRequest(model=arguments.model)
     trial = request.canary.canary
     trial.version = arguments.version
@@ -83,42 +73,29 @@ def canary(arguments: argparse.Namespace) -> pb.SetPolicyRequest:
     return request
 
 
-def promote(arguments: argparse.Namespace) -> pb.SetPolicyRequest:
-    """Pins a version, or none."""
+def _promotion(arguments: argparse.Namespace, command: str) -> pb.SetPolicyRequest:
+    """Pins a version, returns to an older one, or (--end) to the newest."""
     request = pb.SetPolicyRequest(model=arguments.model)
-    if arguments.end is (arguments.version is not None):
-        command = arguments.hosted_command
+    has_version = arguments.version is not None
+    if arguments.end is has_version and (arguments.end or command == "promote"):
         raise InvalidArgument(f"tfs hosted {command} takes a version, or --end")
     if arguments.end:
         request.latest.SetInParent()
-    else:
+    elif command == "promote":
         request.pinned.version = arguments.version
+    else:
+        request.rollback.CopyFrom(pb.Rollback(version=arguments.version))
     return request
 
 
-def rollback(arguments: argparse.Namespace) -> pb.SetPolicyRequest:
-    """Returns to an older version, or to the newest."""
-    if arguments.end:  # which a promotion has as well
-        return promote(arguments)
-    return pb.SetPolicyRequest(
-        model=arguments.model, rollback=pb.Rollback(version=arguments.version)
-    )
-
-
-def job_address(text: str) -> str:
-    """Returns the address of a server.
-
-    Raises:
-        InvalidArgument: No server can have it.
-
-    """
+def _check_address(text: str) -> None:
+    """Raises InvalidArgument if no server can have an address."""
     found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
     if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
         raise InvalidArgument(
             f"an address is HOST:PORT or unix:/path: {text}; for a job whose servers the "
             "fleet starts, say how many (--servers)"
         )
-    return text
 
 
 def _hints(arguments: argparse.Namespace) -> pb.Hints:

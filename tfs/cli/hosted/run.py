@@ -8,178 +8,57 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
+import signal
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tfs.cli.argument_range import seconds
-from tfs.cli.hosted.controller import (
-    DEFAULT_CONTROLLER,
-    STORE_VARIABLE,
-    add_tls_flags,
-    credentials_of,
-)
-from tfs.cli.hosted.upload import add_store_flag, read_stores
+import grpc
+
+from tfs.cli.connection import credentials_of
+from tfs.cli.hosted.process_flags import STORE_VARIABLE
+from tfs.core.call import ListenerOptions
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument
+from tfs.core.system.log_lines import LineOutput, log_to_stderr
+from tfs.hosted.edit_reader import EditReader
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.identities import ControlOptions, read_identities
+from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.routing.envoy_config import EnvoyOptions
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.job_connection import TlsFiles
+from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
+from tfs.hosted.snapshot import FleetCopy
+from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.synchronizer import SynchronizerOptions
+from tfs.proto.grpc.health.v1 import health_pb2
+from tfs.server.config.server_config import read_model
+from tfs.server.ports.tls_file import TlsFile
+from tfs.server.system.malloc import apply_settings
 from tfs.server.system.process_settings import open_missing_streams
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import grpc
-
-    from tfs.core.call import ListenerOptions
-    from tfs.core.clock import Clock
-    from tfs.hosted.edit_reader import EditReader
-    from tfs.hosted.identities import ControlOptions
-    from tfs.hosted.jobs.running_jobs import RunningJobs
-    from tfs.hosted.routing.envoy_config import EnvoyOptions
-    from tfs.hosted.service import HostedService, PythonRouterOptions
-    from tfs.hosted.store.state_store import StateStore
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
 _CLOSE_S: Final = 5.0
 _ONE_WISH_S: Final = 0.05  # signals that come this close together count as one
 _FORCED_EXIT: Final = 130
 
 
-def add_run(commands: Subparsers) -> None:
-    """Adds the command."""
-    what = "answer requests, and keep the fleet's servers in step"
-    parser = commands.add_parser("run", help=what, description=f"{what.capitalize()}.")
-    parser.set_defaults(run=_run)
-    parser.add_argument(
-        "--store",
-        default=os.environ.get(STORE_VARIABLE, ""),
-        metavar="FILE|URL",
-        help="the fleet's state: a file on this machine, or postgresql://HOST/DATABASE "
-        f"(default ${STORE_VARIABLE})",
-    )
-    add_doors(parser)
-    parser.add_argument(
-        "--control_key",
-        default="",
-        metavar="FILE",
-        help="where a key for commands over HTTP is written at the start (default: "
-        "certificates alone count)",
-    )
-    parser.add_argument(
-        "--copy",
-        default="",
-        metavar="FILE",
-        help="keep a copy of the wanted state here, to start with while the store is away",
-    )
-    add_store_flag(parser, "none")
-    parser.add_argument(
-        "--only_routes",
-        action="store_true",
-        help="take no commands and tell servers nothing: only a router",
-    )
-    parser.add_argument(
-        "--take_over",
-        action="store_true",
-        help="take servers from another fleet, or from a newer copy of this one's store",
-    )
-    _add_running(parser)
-    _add_routing(parser)
-    parser.add_argument(
-        "--down_after_s",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="without a sign of a server, until others take its place (default 10)",
-    )
-    parser.add_argument(
-        "--drain_timeout_s",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="how long SIGTERM waits for requests under way (default 30)",
-    )
-    parser.add_argument(
-        "--ssl_config_file",
-        default="",
-        metavar="FILE",
-        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
-    )
-    add_tls_flags(parser.add_argument_group("TLS to the servers"))
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ray",
-        default="",
-        metavar="ADDRESS",
-        help="start the servers of jobs on this Ray cluster: HOST:PORT, or auto",
-    )
-    parser.add_argument(
-        "--kubernetes",
-        default="",
-        metavar="NAMESPACE",
-        help="scale the StatefulSets of jobs in this namespace",
-    )
-    parser.add_argument(
-        "--jobs_folder",
-        default="/tmp/tfs-jobs",
-        metavar="FOLDER",
-        help="with --ray: where each node keeps files of servers (default /tmp/tfs-jobs)",
-    )
-    parser.add_argument(
-        "--server_flags",
-        default="",
-        metavar="FLAGS",
-        help="with --ray: further flags of tfs serve for all servers",
-    )
-
-
-def _add_routing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hedge_budget",
-        type=float,
-        default=0.05,
-        metavar="SHARE",
-        help="late requests sent a second time, at most (default 0.05; 0: none)",
-    )
-    parser.add_argument(
-        "--envoy",
-        default="",
-        metavar="FOLDER",
-        help="route by Envoy, with its files in this folder, instead of in Python",
-    )
-    parser.add_argument(
-        "--hedge_after_s",
-        type=seconds,
-        default=0.2,
-        metavar="S",
-        help="with --envoy: when a late request is sent a second time (default 0.2)",
-    )
-    parser.add_argument(
-        "--xds",
-        default="",
-        metavar="ADDRESS",
-        help="where gRPC clients of xds:///MODEL ask for its servers (default nowhere)",
-    )
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from tfs.core.clock import MonotonicClock
-    from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_state import FleetState
-    from tfs.hosted.identities import ControlOptions
-    from tfs.hosted.routing.job_channels import JobChannels
-    from tfs.hosted.service import HostedService, ServiceOptions
-    from tfs.hosted.snapshot import FleetCopy
-    from tfs.hosted.synchronizer import SynchronizerOptions
-    from tfs.server.system.malloc import apply_settings
-
-    open_missing_streams()
-    log_to_stderr("info")
-    apply_settings()
-    control = ControlOptions()
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the process until it is told to end; returns the exit code."""
+    begin_process()
+    clock, control = MonotonicClock(), ControlOptions()
+    jobs, reader = None, None
     if not arguments.only_routes:
         key_file = Path(arguments.control_key) if arguments.control_key else None
         control = control_options(arguments, key_file)
+    xds = None
+    if arguments.xds:
+        xds = door(arguments.xds, arguments.ssl_config_file, "--xds")
     options = ServiceOptions(
         control,
         _router(arguments),
@@ -189,21 +68,16 @@ def _run(arguments: argparse.Namespace) -> int:
             take_over=arguments.take_over,
         ),
         model_stores=read_stores(arguments.model_store, ""),
-        xds=door(arguments.xds, arguments.ssl_config_file, "--xds")
-        if arguments.xds
-        else None,
+        xds=xds,
     )
-    copy = FleetCopy(arguments.copy)
-    store = open_store(arguments.store)
+    store, copy = _open_store(arguments.store), FleetCopy(arguments.copy)
     state = FleetState(store, copy, take_over=arguments.take_over)
     if not arguments.copy:
         state.read()  # reports a wrong path now, not later
-    clock = MonotonicClock()
     channels = JobChannels(credentials_of(arguments))
-    jobs = None if arguments.only_routes else _jobs(arguments, clock)
-    reader = None
     if not arguments.only_routes:
-        reader = edit_reader(may_run_jobs=jobs is not None)
+        jobs = _jobs(arguments, clock)
+        reader = EditReader(read_model, may_run_jobs=jobs is not None)
     service = HostedService(state, channels, options, clock, reader, jobs)
 
     def drain() -> bool:
@@ -217,13 +91,18 @@ def _run(arguments: argparse.Namespace) -> int:
         channels.close()
         if jobs is not None:
             jobs.close()
-        state.store.close()
+        store.close()
+
+
+def begin_process() -> None:
+    """Sets up what every process of a fleet has: streams, a log, its allocator."""
+    open_missing_streams()
+    log_to_stderr("info")
+    apply_settings()
 
 
 def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
     """Returns the jobs that this process runs; None: others do."""
-    from tfs.hosted.jobs.running_jobs import RunningJobs
-
     if arguments.kubernetes:
         from tfs.hosted.jobs import kubernetes_jobs
 
@@ -251,10 +130,6 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
 
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
-    from tfs.hosted.routing.envoy_config import EnvoyOptions
-    from tfs.hosted.routing.job_connection import TlsFiles
-    from tfs.hosted.service import PythonRouterOptions
-
     listen = door(arguments.listen, arguments.ssl_config_file)
     tls = None
     if arguments.ca:
@@ -283,11 +158,6 @@ def serve_until_told(
         on_forced: Called when a second signal ends everything at once.
 
     """
-    import signal
-
-    from tfs.core.system.log_lines import LineOutput
-    from tfs.server.system.signal_inbox import LOOK, SignalInbox
-
     say = LineOutput(sys.stdout).write
 
     def end_at_once(number: int, frame: object) -> None:
@@ -316,10 +186,6 @@ def serve_until_told(
 
 def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -> bool:
     """Whether the health service at an address says that requests may come."""
-    import grpc
-
-    from tfs.proto.grpc.health.v1 import health_pb2 as pb
-
     with (
         grpc.secure_channel(address, credentials)
         if credentials
@@ -327,78 +193,24 @@ def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -
     ) as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
         try:
-            reply = check(pb.HealthCheckRequest().SerializeToString(), timeout=1.0)
+            reply = check(b"", timeout=1.0)
         except grpc.RpcError:
             return False
-    status = pb.HealthCheckResponse.FromString(reply).status
-    return bool(status == pb.HealthCheckResponse.SERVING)
+    status = health_pb2.HealthCheckResponse.FromString(reply).status
+    return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def edit_reader(*, may_run_jobs: bool) -> EditReader:
-    """Returns what reads the requests of commands."""
-    from tfs.hosted.edit_reader import EditReader
-    from tfs.hosted.probes import newest_version_bytes
-    from tfs.server.config.server_config import read_model
-
-    return EditReader(read_model, newest_version_bytes, may_run_jobs)
-
-
-def open_store(text: str) -> StateStore:
-    """Returns the store that the command line names.
-
-    Raises:
-        InvalidArgument: It names none.
-        FailedPrecondition: It needs an extra that is not installed.
-
-    """
+def _open_store(text: str) -> StateStore:
+    """Returns the store that the command line names."""
     if not text:
         raise InvalidArgument(
             f"say where the fleet's state is: --store, ${STORE_VARIABLE}"
         )
-    from tfs.hosted.store.state_store import StateStore
+    if not text.startswith(("postgresql://", "postgres://")):
+        return StateStore(SqliteDatabase(text))
+    from tfs.hosted.store.postgres import PostgresDatabase
 
-    if text.startswith(("postgresql://", "postgres://")):
-        from tfs.hosted.store.postgres import PostgresDatabase
-
-        return StateStore(PostgresDatabase(text))
-    from tfs.hosted.store.sqlite import SqliteDatabase
-
-    return StateStore(SqliteDatabase(text))
-
-
-def add_doors(parser: argparse.ArgumentParser) -> None:
-    """Adds what says where requests are answered, and where and how commands are taken."""
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:8500",
-        metavar="ADDRESS",
-        help="where requests are answered: HOST:PORT or unix:/path (default 0.0.0.0:8500)",
-    )
-    parser.add_argument(
-        "--control",
-        default=DEFAULT_CONTROLLER,
-        metavar="ADDRESS",
-        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
-    )
-    parser.add_argument(
-        "--control_http",
-        default="",
-        metavar="ADDRESS",
-        help="where commands are taken over HTTP too, as JSON (default nowhere)",
-    )
-    parser.add_argument(
-        "--control_ssl_config_file",
-        default="",
-        metavar="FILE",
-        help="text SSLConfig with PEM contents: TLS where commands are taken",
-    )
-    parser.add_argument(
-        "--identities",
-        default="",
-        metavar="FILE",
-        help="JSON: roles and quotas by the name of the client certificate (default: "
-        "whoever has a verified one may do everything)",
-    )
+    return StateStore(PostgresDatabase(text))
 
 
 def control_options(
@@ -409,10 +221,6 @@ def control_options(
     A key for callers over HTTP is made and written to a file that its owner alone can
     read, if there is such a file.
     """
-    from dataclasses import replace
-
-    from tfs.hosted.identities import ControlOptions, read_identities
-
     ssl = arguments.control_ssl_config_file
     control = ControlOptions([door(arguments.control, ssl, "--control")])
     if arguments.identities:
@@ -434,8 +242,6 @@ def control_options(
 
 
 def _make_key(path: Path) -> str:
-    import secrets
-
     key = secrets.token_urlsafe()
     try:
         path.unlink(missing_ok=True)
@@ -447,6 +253,19 @@ def _make_key(path: Path) -> str:
     return key
 
 
+def read_stores(texts: list[str], default: str) -> Mapping[str, str]:
+    """Returns where uploads go, by partition; that of the empty name is for all others."""
+    stores = {"": default} if default else {}
+    for text in texts:
+        partition, equals, place = text.partition("=")
+        if not equals or "/" in partition:
+            partition, place = "", text
+        if not (place.startswith("/") or "://" in place):
+            raise InvalidArgument(f"--model_store must be absolute, or a URL: {place}")
+        stores[partition] = place
+    return stores
+
+
 def door(address: str, ssl_config_file: str, flag: str = "--listen") -> ListenerOptions:
     """Returns where a process listens.
 
@@ -454,9 +273,6 @@ def door(address: str, ssl_config_file: str, flag: str = "--listen") -> Listener
         InvalidArgument: The flag's value is no address, or TLS does not go with it.
 
     """
-    from tfs.core.call import ListenerOptions
-    from tfs.server.ports.tls_file import TlsFile
-
     if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
         raise InvalidArgument(f"{flag} takes HOST:PORT or unix:/path: {address}")
     if ssl_config_file and address.startswith("unix:"):

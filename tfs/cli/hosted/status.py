@@ -6,17 +6,15 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tfs.cli.argument_range import count
+from tfs.cli.argument_range import Subparsers, count
 from tfs.cli.hosted.controller import add_fleet_command, ask
 from tfs.cli.printing import ago, table
 from tfs.server.admin.report_words import mebibytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tfs.proto.tfs.v1 import controller_pb2 as pb
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_status(commands: Subparsers) -> None:
@@ -48,20 +46,11 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_as_json(fleet), indent=2))
         return 0
-    columns: tuple[str, ...] = (
-        "JOB",
-        "STATE",
-        "PARTITION",
-        "ANSWERING",
-        "MEMORY",
-        "FREE",
-        "MODELS",
-        "PROBLEM",
-    )
-    print(table(columns, _job_rows(fleet)))
+    print(table(_JOB_COLUMNS, [_job_row(each) for each in fleet.jobs]))
     print()
-    columns = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "JOBS", "PROBLEM")
-    print(table(columns, _model_rows(fleet)))
+    num_servers = {job.job: job.num_replicas for job in fleet.jobs}
+    rows = [_model_row(each, num_servers) for each in fleet.models]
+    print(table(_MODEL_COLUMNS, rows))
     awake = [each for each in fleet.models if each.num_replicas]
     return 0 if all(each.jobs and _num_answering(each) for each in awake) else 1
 
@@ -90,6 +79,12 @@ def _changes(changes: Iterable[pb.FleetChange]) -> str:
     rows = [(each.revision, ago(each.at_s), each.why) for each in changes]
     return table(("REVISION", "AGO", "CHANGE"), rows)
 
+
+_JOB_COLUMNS: Final = (
+    *("JOB", "STATE", "PARTITION", "ANSWERING"),
+    *("MEMORY", "FREE", "MODELS", "PROBLEM"),
+)
+_MODEL_COLUMNS: Final = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "JOBS", "PROBLEM")
 
 _JOB_FIELDS: Final = (
     *("memory_bytes", "partition", "zone", "instance", "num_replicas", "cpus"),
@@ -141,52 +136,45 @@ def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
     }
 
 
-def _job_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
-    return [
-        (
-            job.job,
-            "down" if job.is_down else "leaving" if job.is_leaving else "up",
-            job.partition or "-",
-            f"{len(job.answering)} of {job.num_replicas}",
-            mebibytes(job.memory_bytes),
-            mebibytes(job.free_bytes),
-            job.num_models,
-            job.problem or "-",
-        )
-        for job in fleet.jobs
+def _job_row(job: pb.JobInfo) -> tuple[object, ...]:
+    return (
+        job.job,
+        "down" if job.is_down else "leaving" if job.is_leaving else "up",
+        job.partition or "-",
+        f"{len(job.answering)} of {job.num_replicas}",
+        mebibytes(job.memory_bytes),
+        mebibytes(job.free_bytes),
+        job.num_models,
+        job.problem or "-",
+    )
+
+
+def _model_row(
+    model: pb.ModelInfo, num_servers: Mapping[str, int]
+) -> tuple[object, ...]:
+    placed = sum(num_servers.get(each, 0) for each in model.jobs)
+    problems = [model.waits_for] if model.waits_for else []
+    if placed < model.num_replicas:
+        missing = model.num_replicas - placed
+        problems.insert(0, f"no room for {missing} of its replicas")
+    elif not problems and _seen_problem(model):
+        problems = [_seen_problem(model)]
+    newest = max((each.primary for each in model.replicas), default=0)
+    problems += [
+        f"version {version} is quarantined: {how}"
+        for version, how in sorted(model.quarantined.items())
+        if version > newest
     ]
-
-
-def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
-    num_servers = {job.job: job.num_replicas for job in fleet.jobs}
-    rows = []
-    for model in fleet.models:
-        placed = sum(num_servers.get(each, 0) for each in model.jobs)
-        problems = [model.waits_for] if model.waits_for else []
-        if placed < model.num_replicas:
-            missing = model.num_replicas - placed
-            problems.insert(0, f"no room for {missing} of its replicas")
-        elif not problems and _seen_problem(model):
-            problems = [_seen_problem(model)]
-        newest = max((each.primary for each in model.replicas), default=0)
-        problems += [
-            f"version {version} is quarantined: {how}"
-            for version, how in sorted(model.quarantined.items())
-            if version > newest
-        ]
-        rows.append(
-            (
-                model.model,
-                f"{placed} of {model.num_replicas}",
-                _num_answering(model),
-                mebibytes(model.hints.memory_bytes)
-                + ("" if model.memory_is_estimate else " (fixed)"),
-                ", ".join(model.jobs)
-                or ("no room" if model.num_replicas else "asleep"),
-                "; ".join(problems) or "-",
-            )
-        )
-    return rows
+    fixed = "" if model.memory_is_estimate else " (fixed)"
+    nowhere = "no room" if model.num_replicas else "asleep"
+    return (
+        model.model,
+        f"{placed} of {model.num_replicas}",
+        _num_answering(model),
+        mebibytes(model.hints.memory_bytes) + fixed,
+        ", ".join(model.jobs) or nowhere,
+        "; ".join(problems) or "-",
+    )
 
 
 def _num_answering(model: pb.ModelInfo) -> int:

@@ -8,115 +8,62 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tfs.cli.argument_range import replicas, size
+import grpc
+
+from tfs.cli.hosted.process_flags import MOST_SERVERS
 from tfs.cli.hosted.run import (
-    add_doors,
+    begin_process,
     control_options,
-    edit_reader,
     is_ready,
+    read_stores,
     serve_until_told,
 )
-from tfs.cli.hosted.upload import add_store_flag, read_stores
+from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.hosted import edits
+from tfs.hosted.edit_reader import EditReader
+from tfs.hosted.fleet import Job
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
+from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.snapshot import FleetCopy
+from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.state_store import StateStore
 from tfs.server.admin.report_words import mebibytes
-from tfs.server.system.process_settings import open_missing_streams
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tfs.hosted.fleet_state import FleetState
-    from tfs.hosted.jobs.local_process import ReplicaPlace
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from tfs.server.config.server_config import read_model
 
 JOB: Final = "local"
-_MOST_SERVERS: Final = 8
 _DRAIN_S: Final = 90.0
 _PATIENCE_S: Final = 120.0
 _ROUTER_BYTES: Final = 4 << 30
 
 
-def add_up(commands: Subparsers) -> None:
-    """Adds the command."""
-    what = "run a whole fleet on this machine: servers, router and controller"
-    parser = commands.add_parser("up", help=what, description=f"{what.capitalize()}.")
-    parser.set_defaults(run=_up)
-    parser.add_argument(
-        "--folder",
-        default="tfs-fleet",
-        metavar="FOLDER",
-        help="its state and its processes' files (default ./tfs-fleet)",
-    )
-    parser.add_argument(
-        "--servers",
-        type=replicas,
-        metavar="N[-M]",
-        help=f"equal servers, up to {_MOST_SERVERS}; 2-6: two, and up to six when "
-        "models want so many (default 2, or as it was)",
-    )
-    parser.add_argument(
-        "--memory",
-        type=size,
-        metavar="SIZE",
-        help="what all models may take, on all servers together (default: half of what "
-        "the machine has, or as it was)",
-    )
-    add_doors(parser)
-    add_store_flag(parser, "models in --folder")
-    parser.add_argument(
-        "--router",
-        choices=("python", "envoy"),
-        default="python",
-        help="what answers requests (default python)",
-    )
-    parser.add_argument(
-        "--server_flags",
-        default="",
-        metavar="FLAGS",
-        help="further flags of tfs serve for all servers",
-    )
-
-
-def _up(arguments: argparse.Namespace) -> int:
-    from tfs.core.clock import MonotonicClock
-    from tfs.core.system.log_lines import log_to_stderr
-    from tfs.hosted.fleet_state import FleetState
-    from tfs.hosted.jobs.job_runtime import JobSpec
-    from tfs.hosted.jobs.local_process import LocalProcesses
-    from tfs.hosted.jobs.running_jobs import RunningJobs
-    from tfs.hosted.routing.job_channels import JobChannels
-    from tfs.hosted.service import HostedService, ServiceOptions
-    from tfs.hosted.snapshot import FleetCopy
-    from tfs.hosted.store.sqlite import SqliteDatabase
-    from tfs.hosted.store.state_store import StateStore
-    from tfs.server.system.malloc import apply_settings
-
+def up(arguments: argparse.Namespace) -> int:
+    """Runs the fleet until it is told to end; returns the exit code."""
     started_s = time.monotonic()
-    if arguments.servers is not None and arguments.servers[1] > _MOST_SERVERS:
-        raise InvalidArgument(f"--servers is at most {_MOST_SERVERS} on one machine")
+    if arguments.servers is not None and arguments.servers[1] > MOST_SERVERS:
+        raise InvalidArgument(f"--servers is at most {MOST_SERVERS} on one machine")
     folder = Path(arguments.folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     _take(folder)
-    open_missing_streams()
-    log_to_stderr("info")
-    apply_settings()
+    begin_process()
     copy = FleetCopy(str(folder / "fleet.json"))
     state = FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"))), copy)
     _want_job(state, arguments)
-    clock = MonotonicClock()
-    flags = arguments.server_flags.split()
+    clock, flags = MonotonicClock(), arguments.server_flags.split()
     server_processes = LocalProcesses(
-        folder / "jobs",
-        lambda place: _server_command(place, flags),
-        clock,
-        is_ready,
+        folder / "jobs", lambda place: _server_command(place, flags), clock, is_ready
     )
     router_processes = LocalProcesses(
         folder / "routers",
-        lambda place: _router_command(place, folder, arguments),
+        lambda _: _router_command(folder, arguments),
         clock,
         is_ready,
     )
@@ -128,7 +75,7 @@ def _up(arguments: argparse.Namespace) -> int:
         router=None,
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
-    reader = edit_reader(may_run_jobs=True)
+    reader = EditReader(read_model, may_run_jobs=True)
     service = HostedService(state, channels, options, clock, reader, servers)
     routers.keep([JobSpec("router", 1, _ROUTER_BYTES)])
     servers.start()
@@ -146,20 +93,16 @@ def _up(arguments: argparse.Namespace) -> int:
             each.kill()
 
     def announce(say: Callable[[str], None]) -> None:
+        asked = state, arguments.listen, say, started_s
         threading.Thread(
-            target=_say_when_ready,
-            args=(state, arguments.listen, say, started_s),
-            name="say-ready",
-            daemon=True,
+            target=_say_when_ready, args=asked, name="say-ready", daemon=True
         ).start()
 
     try:
         return serve_until_told(service, drain, clock, announce, kill)
     finally:
-        channels.close()
-        servers.close()
-        routers.close()
-        state.store.close()
+        for each in (channels, servers, routers, state.store):
+            each.close()
 
 
 def _take(folder: Path) -> None:
@@ -177,9 +120,6 @@ def _take(folder: Path) -> None:
 
 def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
     """Makes the job of this machine what the command line says, or lets it be."""
-    from tfs.hosted import edits
-    from tfs.hosted.fleet import Job
-
     known = state.read().fleet.jobs.get(JOB)
     if known is not None and arguments.servers is arguments.memory is None:
         return
@@ -214,11 +154,7 @@ def _half_of_memory_bytes() -> int:
 
 def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
     return [
-        sys.executable,
-        "-m",
-        "tfs",
-        "serve",
-        "--port=0",
+        *(sys.executable, "-m", "tfs", "serve", "--port=0"),
         f"--grpc_socket_path={place.socket}",
         "--source=rpc",
         f"--state_dir={place.folder / 'state'}",
@@ -227,16 +163,9 @@ def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
     ]
 
 
-def _router_command(
-    place: ReplicaPlace, folder: Path, arguments: argparse.Namespace
-) -> Sequence[str]:
+def _router_command(folder: Path, arguments: argparse.Namespace) -> Sequence[str]:
     return [
-        sys.executable,
-        "-m",
-        "tfs",
-        "hosted",
-        "run",
-        "--only_routes",
+        *(sys.executable, "-m", "tfs", "hosted", "run", "--only_routes"),
         f"--store={folder / 'fleet.db'}",
         f"--copy={folder / 'router.json'}",
         f"--listen={arguments.listen}",
@@ -248,8 +177,6 @@ def _say_when_ready(
     state: FleetState, listen: str, say: Callable[[str], None], started_s: float
 ) -> None:
     """Prints one line when the router and all servers answer."""
-    import grpc
-
     until_s = time.monotonic() + _PATIENCE_S
     address = listen.replace("0.0.0.0:", "127.0.0.1:")
     with grpc.insecure_channel(address) as channel:

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sources.remote.storage import RemoteFileSystem
-from sources.storage.file_system import LocalFileSystem
+from sources.remote.storage import AnyFileSystem, RemoteFileSystem
 from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
 from tfs.core.errors import (
@@ -29,39 +28,13 @@ if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 
-def add_store_flag(parser: argparse.ArgumentParser, default: str) -> None:
-    """Adds the flag that says where uploads go."""
-    parser.add_argument(
-        "--model_store",
-        action="append",
-        default=[],
-        metavar="[PARTITION=]PLACE",
-        help="folder or URL to which tfs hosted upload copies versions of new models, "
-        f"the same for all servers (default {default})",
-    )
-
-
-def read_stores(texts: list[str], default: str) -> dict[str, str]:
-    """Returns the place of each partition; that of the empty name is for all others."""
-    stores = {"": default} if default else {}
-    for text in texts:
-        partition, equals, place = text.partition("=")
-        if not equals or "/" in partition:
-            partition, place = "", text
-        if not (place.startswith("/") or "://" in place):
-            raise InvalidArgument(f"--model_store must be absolute, or a URL: {place}")
-        stores[partition] = place
-    return stores
-
-
 def upload(arguments: argparse.Namespace) -> int:
     """Copies the version, then adds it, or the model that is new with it.
 
     Nothing is copied of what would be refused, or was asked for before.
     """
-    from tfs.cli.hosted import requests
-    from tfs.hosted.fleet import parse_model_config, room_for
-    from tfs.hosted.probes import PER_VERSION_BYTES, size_of
+    from tfs.cli.hosted.requests import request_of
+    from tfs.hosted.fleet import parse_model_config
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     source = Path(arguments.directory)
@@ -78,22 +51,14 @@ def upload(arguments: argparse.Namespace) -> int:
         if {"", ".", ".."} & {*arguments.model.split("/")}:
             raise InvalidArgument(f"{arguments.model} names no folder of a model")
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
-    is_new = known is None if before is None else not before.HasField("version")
-    version = arguments.version
-    if version is None:
-        version = int(source.name) if source.name.isdecimal() else None
-    if version is None and before is not None and before.HasField("version"):
-        version = before.version
     arguments.base_path = base_path
     if known is None and before is None:
-        asked = pb.SimulateRequest(add_model=requests.add_model(arguments))
-        hints, config = asked.add_model.hints, parse_model_config(arguments.config)
-        hints.memory_bytes = arguments.memory or room_for(
-            config, size_of(str(source)) + PER_VERSION_BYTES
-        )
-        found = ask(arguments, "Simulate", asked, pb.Simulation)
-        if found.refusal:
-            raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
+        _check_room(arguments, source)
+    version = arguments.version
+    if version is None and source.name.isdecimal():
+        version = int(source.name)
+    if version is None and before is not None and before.HasField("version"):
+        version = before.version
     try:
         if version is None:
             version = max(_versions(base_path), default=0) + 1
@@ -109,13 +74,31 @@ def upload(arguments: argparse.Namespace) -> int:
             print(f"copied {source} to {to}")
     except OSError as error:
         raise FailedPrecondition(f"{base_path}: {error}") from error
+    is_new = known is None if before is None else not before.HasField("version")
     if not is_new:
         request = pb.AddVersionRequest(model=arguments.model, version=version)
         return change(arguments, request)
     if arguments.dry_run:
         print(f"would add the model {arguments.model}")
         return 0
-    return change(arguments, requests.add_model(arguments))
+    return change(arguments, request_of(arguments))
+
+
+def _check_room(arguments: argparse.Namespace, source: Path) -> None:
+    """Raises FailedPrecondition if the model of a version would be refused."""
+    from tfs.cli.hosted.requests import request_of
+    from tfs.hosted.fleet import parse_model_config, room_for
+    from tfs.hosted.probes import PER_VERSION_BYTES, size_of
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    asked = pb.SimulateRequest(add_model=request_of(arguments))
+    config = parse_model_config(arguments.config)
+    asked.add_model.hints.memory_bytes = arguments.memory or room_for(
+        config, size_of(str(source)) + PER_VERSION_BYTES
+    )
+    found = ask(arguments, "Simulate", asked, pb.Simulation)
+    if found.refusal:
+        raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
 
 
 def _check_generation(
@@ -159,9 +142,8 @@ def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
 
 def _versions(base_path: str) -> Collection[int]:
     """Returns the versions in a folder or behind a URL, which need not be there yet."""
-    files = RemoteFileSystem() if "://" in base_path else LocalFileSystem()
     try:
-        return name_versions(files.list_directories(base_path))
+        return name_versions(AnyFileSystem().list_directories(base_path))
     except FileNotFoundError:
         return ()
 
@@ -197,12 +179,9 @@ def _copy(source: str, to: str) -> None:
         shutil.copytree(source, scratch)
         scratch.rename(to)
         return
-    import fsspec
-
-    store, inner = fsspec.core.url_to_fs(to)
+    store = RemoteFileSystem()
     for name in sorted(_sizes(source), key=lambda each: (each == MANIFEST, each)):
-        store.makedirs(f"{inner}/{name}".rpartition("/")[0], exist_ok=True)
-        store.put_file(f"{source}/{name}", f"{inner}/{name}")
+        store.put(f"{source}/{name}", f"{to}/{name}")
 
 
 def _sizes(folder: str) -> Mapping[str, int]:
