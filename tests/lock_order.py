@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 ORDER: Final = (
     "FileSystemSource._turn",
-    "OnDemandVersions._turn",
+    "Residency._turn",
     "AspiredVersionsManager._stepping",
     "VersionTable.lock",
     "EventBus._delivery",

@@ -175,7 +175,11 @@ def test_whatever_a_version_takes_while_it_is_measured_counts(
         ("dies_at_call", pb.ProbeResponse.CRASHED, "SIGSEGV"),
         ("dies_of_batches", pb.ProbeResponse.CRASHED, "_default was called (rows: 32)"),
         ("killed_of_batches", pb.ProbeResponse.CRASHED, "SIGKILL"),
-        ("hangs", pb.ProbeResponse.CRASHED, f"a call took over {LONGEST_CALL_S} s"),
+        (
+            "hangs",
+            pb.ProbeResponse.CRASHED,
+            f"a call took over {LONGEST_CALL_S} s (--interpreter_call_timeout_s)",
+        ),
     ],
 )
 def test_what_cannot_serve_says_so_and_harms_no_one(

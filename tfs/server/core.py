@@ -100,9 +100,11 @@ class ServerCore:
         self._recheck = Recheck(
             self._look_at_all, self._tell_of_change, self._executor, loop, clock
         )
+        self.residency = Residency(manager, monitor, self._executor, loop, memory)
         self.sources = ModelSources(
             manager,
             sources,
+            self.residency,
             clock,
             on_looked=self._recheck.ask,
             has_failed=self._has_failed,
@@ -112,9 +114,6 @@ class ServerCore:
         self._stats = stats
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
         self._notes = TrialNotes(state_dir, self._executor)
-        self.residency = Residency(
-            self.sources.on_demand, manager, monitor, self._executor, loop, memory
-        )
         self._served = ServedModels(
             manager.serving_map,
             monitor,

@@ -42,70 +42,67 @@ def awaits_fleet(options: ServerOptions) -> bool:
     return not os.path.exists(os.path.join(options.state_dir, FILE_NAME))
 
 
-class FleetFile:
-    """Keeps the claim and the config on disk. Not thread-safe; blocks on the disk.
+def read_told(state_dir: str) -> pb.AspireRequest:
+    """Returns what a fleet said last; without a claim and models if nothing was.
 
-    They are kept as a message: the text of ten thousand models takes 0.2 s to write.
+    Blocks on the disk, as :func:`keep_told` does; the directory is made if it is not there.
 
-    Args:
-        state_dir: The directory; made if it is not there.
+    Raises:
+        DataLoss: The file is damaged.
 
     """
+    os.makedirs(state_dir, exist_ok=True)
+    path = os.path.join(state_dir, FILE_NAME)
+    try:
+        with open(path, "rb") as file:
+            told = pb.AspireRequest.FromString(file.read())
+        check_complete(told)
+    except FileNotFoundError:
+        told = pb.AspireRequest()
+        told.config.model_config_list.SetInParent()
+    except (OSError, DecodeError, InvalidArgument) as error:
+        raise DataLoss(
+            f"what the fleet said last cannot be read from {path}: {error}; remove the "
+            "file to start without models"
+        ) from error
+    return told
 
-    def __init__(self, state_dir: str) -> None:
-        self.path = os.path.join(state_dir, FILE_NAME)
-        os.makedirs(state_dir, exist_ok=True)
 
-    def read(self) -> pb.AspireRequest:
-        """Returns what was written last; without a claim and models if nothing was.
+def keep_told(state_dir: str, told: pb.AspireRequest) -> None:
+    """Replaces what a fleet said; after a crash it is as before or as told.
 
-        Raises:
-            DataLoss: The file is damaged.
+    It is kept as a message: the text of ten thousand models takes 0.2 s to write.
 
-        """
-        try:
-            with open(self.path, "rb") as file:
-                told = pb.AspireRequest.FromString(file.read())
-            check_complete(told)
-        except FileNotFoundError:
-            told = pb.AspireRequest()
-            told.config.model_config_list.SetInParent()
-        except (OSError, DecodeError, InvalidArgument) as error:
-            raise DataLoss(
-                f"what the fleet said last cannot be read from {self.path}: {error}; "
-                "remove the file to start without models"
-            ) from error
-        return told
+    Raises:
+        Unavailable: The disk takes nothing; what was kept before is still there.
 
-    def write(self, told: pb.AspireRequest) -> None:
-        """Replaces all of it; after a crash it is as before or as told.
-
-        Raises:
-            Unavailable: The disk takes nothing; what was written before is still there.
-
-        """
-        try:
-            replace_file(self.path, told.SerializeToString(), is_durable=True)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot keep what the fleet says in {self.path}: {error.strerror}"
-            ) from error
+    """
+    path = os.path.join(state_dir, FILE_NAME)
+    try:
+        replace_file(path, told.SerializeToString(), is_durable=True)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot keep what the fleet says in {path}: {error.strerror}"
+        ) from error
 
 
 class FleetSource:
     """Follows one fleet. For the thread that changes configs; blocks on the disk.
 
     Args:
-        file: Where the claim and the config are kept.
+        told: What a fleet said last.
+        keep: Keeps what it says, for a restart; see :func:`keep_told`.
 
     Attributes:
         on_claimed: Called when a fleet claims the server, if none had.
 
     """
 
-    def __init__(self, file: FleetFile) -> None:
-        self._file = file
-        self._told = file.read()  # replaced as a whole, because other threads read it
+    def __init__(
+        self, told: pb.AspireRequest, keep: Callable[[pb.AspireRequest], None]
+    ) -> None:
+        self._told = told  # replaced as a whole, because other threads read it
+        self._keep_told = keep
         self.on_claimed: Callable[[], None] = lambda: None
 
     @property
@@ -162,7 +159,7 @@ class FleetSource:
     def _keep(self, claim: pb.FleetClaim | None, config: ModelServerConfig) -> None:
         num_models = len(config.model_config_list.config)
         told = pb.AspireRequest(claim=claim, config=config, num_models=num_models)
-        self._file.write(told)
+        self._keep_told(told)
         self._told = told
 
 

@@ -77,17 +77,12 @@ class LiveInputs:
         self._draw = random.Random(0)
         self._values: dict[str, deque[Value]] = {}
 
-    def add(self, tensors: Tensors) -> None:
-        """Adds the inputs of a request, without those of bfloat16 and complex numbers."""
-        self.extend(self.pick(tensors))
-
     def pick(self, tensors: Tensors) -> dict[str, list[Value]]:
-        """Returns what ``add`` would add; changes nothing that ``values`` returns."""
+        """Returns values of a request's inputs, but for bfloat16 and complex numbers."""
         found: dict[str, list[Value]] = {}
         for name, tensor in tensors.items():
-            num = tensor.num_elements
-            picked: Sequence[int] = range(num)
-            if num > self._max_per_tensor:
+            picked: Sequence[int] = range(tensor.num_elements)
+            if len(picked) > self._max_per_tensor:
                 picked = self._draw.sample(picked, self._max_per_tensor)
             found[name] = _values_at(tensor, picked)
         return found
@@ -95,10 +90,8 @@ class LiveInputs:
     def extend(self, values: Mapping[str, Sequence[Value]]) -> None:
         """Adds values by input."""
         for name, each in values.items():
-            kept = self._values.get(name)
-            if kept is None:
-                kept = self._values[name] = deque(maxlen=self._max_values)
-            kept.extend(each)
+            fresh: deque[Value] = deque(maxlen=self._max_values)
+            self._values.setdefault(name, fresh).extend(each)
 
     def values(self) -> dict[str, list[Value]]:
         """Returns a copy of what is kept, by input."""
@@ -114,47 +107,32 @@ def _values_at(tensor: TensorView, picked: Sequence[int]) -> list[Value]:
     return [one.unpack_from(buffer, each * one.size)[0] for each in picked]
 
 
-@dataclass(frozen=True, slots=True)
-class InputSkew:
-    """What was measured, and in words. Immutable.
+def measured(
+    recorded: Mapping[str, InputStatistics], values: Mapping[str, Sequence[Value]]
+) -> Mapping[str, Skew]:
+    """Compares live values with the recorded ones, by input; gives way to requests."""
+    found: dict[str, Skew] = {}
+    for name in sorted(recorded):
+        yield_to_requests()
+        live = values.get(name, ())
+        if len(live) >= MIN_VALUES:
+            found[name] = skew(recorded[name], live)
+    return found
 
-    Attributes:
-        by_input: How far each input is from the recorded one.
-        figures: The same in words.
-        rejection: Which limits were exceeded; "" is none.
 
-    """
-
-    by_input: Mapping[str, Skew]
-    figures: str
-    rejection: str
-
-    @classmethod
-    def measured(
-        cls,
-        limits: SkewLimits,
-        recorded: Mapping[str, InputStatistics],
-        values: Mapping[str, Sequence[Value]],
-    ) -> InputSkew:
-        """Compares live values with the recorded ones, by input; gives way to requests."""
-        by_input: dict[str, Skew] = {}
-        told: list[str] = []
-        over: list[str] = []
-        for name in sorted(recorded):
-            yield_to_requests()
-            live = values.get(name, ())
-            if len(live) < MIN_VALUES:
-                continue
-            found = by_input[name] = skew(recorded[name], live)
-            for figure in FIGURES:
-                value: float = getattr(found, figure)
-                told.append(f"{name} {figure} {value:.4g}")
-                limit: float = getattr(limits, f"max_{figure}")
-                if limits.HasField(f"max_{figure}") and value > limit:
-                    over.append(f"{told[-1]} > {limit:.4g}")
-        figures = ", ".join(told) or f"fewer than {MIN_VALUES} values of each input"
-        rejection = f"skew: {', '.join(over)}" if over else ""
-        return cls(by_input, f"skew: {figures}", rejection)
+def judged(by_input: Mapping[str, Skew], limits: SkewLimits) -> tuple[str, str]:
+    """Returns what was measured in words, and which limits it exceeds; "" is none."""
+    told: list[str] = []
+    over: list[str] = []
+    for name, found in by_input.items():
+        for figure in FIGURES:
+            value: float = getattr(found, figure)
+            told.append(f"{name} {figure} {value:.4g}")
+            limit: float = getattr(limits, f"max_{figure}")
+            if limits.HasField(f"max_{figure}") and value > limit:
+                over.append(f"{told[-1]} > {limit:.4g}")
+    figures = ", ".join(told) or f"fewer than {MIN_VALUES} values of each input"
+    return f"skew: {figures}", f"skew: {', '.join(over)}" if over else ""
 
 
 _ROUND_S: Final = 10.0
@@ -170,12 +148,11 @@ class _Watch:
     name: str
     signatures: Mapping[str, Signature]
     recorded: Mapping[str, InputStatistics]
-    limits: SkewLimits
     inputs: LiveInputs = field(
         default_factory=lambda: LiveInputs(_MAX_LIVE_VALUES, _MAX_PER_TENSOR)
     )
     has_news: bool = False  # since it was measured
-    skew: InputSkew | None = None
+    skew: Mapping[str, Skew] | None = None
 
 
 class LiveSkew:
@@ -234,7 +211,7 @@ class LiveSkew:
         except ServingError as error:
             log.warning("event=no_skew servable=%s why=%s", servable.id.slashed, error)
         first = dict(sorted(recorded.items())[:_MAX_INPUTS])
-        watch = _Watch(name, servable.signatures, first, limits)
+        watch = _Watch(name, servable.signatures, first)
         with self._lock:
             self._watches[servable.id] = watch
             is_timed, self._is_timed = self._is_timed, True
@@ -250,11 +227,12 @@ class LiveSkew:
         """Returns whether a model's requests should be logged here, now. On the loop."""
         return bool(self._wanted.get(name))
 
-    def skew(self, servable_id: ServableId) -> InputSkew | None:
-        """Returns how far a version's inputs are from the recorded ones, if it is known."""
+    def skew(self, servable_id: ServableId) -> tuple[str, str] | None:
+        """Returns what :func:`judged` says of a version's inputs, if that is known."""
         with self._lock:
             watch = self._watches.get(servable_id)
-            return None if watch is None else watch.skew
+            found = None if watch is None else watch.skew
+        return None if found is None else judged(found, self._limits(servable_id.name))
 
     def values(self, servable_id: ServableId) -> Mapping[str, Sequence[Value]]:
         """Returns what requests to a version brought of late, by input."""
@@ -297,16 +275,11 @@ class LiveSkew:
         with self._lock:
             known = [(each, watch.skew) for each, watch in self._watches.items()]
         for servable_id, found in known:
-            for name, figures in (found.by_input if found else {}).items():
+            of = ("model", servable_id.name), ("version", str(servable_id.version))
+            for name, figures in (found or {}).items():
                 for figure in FIGURES:
-                    labels = {
-                        "figure": figure,
-                        "input": name,
-                        "model": servable_id.name,
-                        "version": str(servable_id.version),
-                    }
-                    value: float = getattr(figures, figure)
-                    yield stat_names.INPUT_SKEW, tuple(labels.items()), value
+                    labels = ("figure", figure), ("input", name), *of
+                    yield stat_names.INPUT_SKEW, labels, getattr(figures, figure)
 
     def histograms(self) -> Iterable[tuple[str, Labels, HistogramSnapshot]]:
         """Returns none."""
@@ -320,13 +293,9 @@ class LiveSkew:
         changed = names.union(self._wanted)
         self._wanted = {name: deque((None,) * _NUM_REQUESTS) for name in names}
         self._on_change(changed)
-        stale = [
-            each
-            for each in watches
-            if each.has_news or (each.skew and each.limits != self._limits(each.name))
-        ]
-        if stale:
-            self._submit(partial(self._measure, stale))
+        for watch in watches:
+            if watch.has_news:
+                self._submit(partial(self._measure, watch))
         if names:
             self._loop.post_at(self._clock.now() + _ROUND_S, self._begin_round)
 
@@ -355,22 +324,17 @@ class LiveSkew:
                 watch.inputs.extend(picked)
                 watch.has_news = True
             if watch.skew is None:
-                self._measure([watch])
+                self._measure(watch)
         finally:
             self._decoding.pop(servable_id.name, None)
 
-    def _measure(self, watches: list[_Watch]) -> None:
-        """Measures the last, and submits the others, so that requests come between."""
-        watch = watches.pop()
+    def _measure(self, watch: _Watch) -> None:
         with self._lock:
             watch.has_news = False
             values = watch.inputs.values()
-        limits = self._limits(watch.name)
-        found = InputSkew.measured(limits, watch.recorded, values)
+        found = measured(watch.recorded, values)
         with self._lock:
-            watch.limits, watch.skew = limits, found
-        if watches:
-            self._submit(partial(self._measure, watches))
+            watch.skew = found
 
 
 def _tensors(method: str, request: bytes, signature: Signature) -> Tensors:

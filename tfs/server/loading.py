@@ -187,11 +187,9 @@ class Loading:
             report.load.num_warmup_requests = num_warmed
         if passed := self._validation.report(servable_id):
             report.notes.append(passed)
-        skew = self.live_skew.skew(servable_id)
-        if skew is not None:
-            report.skew = skew.figures
-        if skew is not None and skew.rejection:
-            model.notes.append(f"version {servable_id.version}: live {skew.rejection}")
+        report.skew, over = self.live_skew.skew(servable_id) or ("", "")
+        if over:
+            model.notes.append(f"version {servable_id.version}: live {over}")
 
     def close(self, deadline_s: float) -> None:
         """Unloads everything and ends every thread and process; idempotent."""

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from tfs.codec.decode_options import DecodeOptions
@@ -37,7 +38,7 @@ from tfs.server.admin.model_repository import ModelRepository
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
-from tfs.server.fleet_source import FleetFile, FleetSource
+from tfs.server.fleet_source import FleetSource, keep_told, read_told
 from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
@@ -105,7 +106,8 @@ class ModelServer:
         self._noting = self.bus.subscribe(self._events.note)
         self._fleet: FleetSource | None = None
         if options.source is SourceKind.RPC:
-            self._fleet = FleetSource(FleetFile(options.state_dir))
+            keep = partial(keep_told, options.state_dir)
+            self._fleet = FleetSource(read_told(options.state_dir), keep)
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self.core.on_change(self._health.refresh)

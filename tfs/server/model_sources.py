@@ -12,7 +12,6 @@ from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert, LoaderSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
 from sources.model_repository import ModelRepository
-from sources.on_demand import OnDemandVersions
 from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.storage.file_system import AnyFileSystem, FileSystem, StorageThreads
@@ -21,6 +20,7 @@ from tfs.core.clock import Clock
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
 from tfs.server.model_settings import ModelSettings
+from tfs.server.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class ModelSources:
     Args:
         manager: Told which versions to load.
         parts: What it is made of.
+        on_demand: Keeps back the versions of models that nobody has asked for; is closed.
         clock: What the source goes by.
         on_looked: Called after each round of looks.
         has_failed: Whether a version could not be loaded; on any thread, quick.
 
     Attributes:
         source: Looks at the base paths.
-        on_demand: Keeps back the versions of models that nobody has asked for.
 
     """
 
@@ -65,6 +65,7 @@ class ModelSources:
         self,
         manager: AspiredVersionsManager,
         parts: SourceParts,
+        on_demand: Residency,
         clock: Clock,
         *,
         on_looked: Callable[[], None],
@@ -81,11 +82,9 @@ class ModelSources:
             has_failed=has_failed,
         )
         self._adapter = LoaderSourceAdapter(parts.make_loader)
-        self.on_demand = OnDemandVersions()
-        self.source.set_aspired_versions_callback(
-            self.on_demand.aspired_versions_callback()
-        )
-        self.on_demand.set_aspired_versions_callback(
+        self._on_demand = on_demand
+        self.source.set_aspired_versions_callback(on_demand.aspired_versions_callback())
+        on_demand.set_aspired_versions_callback(
             self._adapter.aspired_versions_callback()
         )
         self._adapter.set_aspired_versions_callback(manager.aspired_versions_callback())
@@ -97,7 +96,7 @@ class ModelSources:
     def close(self) -> None:
         """Stops looking; nothing reaches the manager afterwards."""
         self.source.close()
-        self.on_demand.close()
+        self._on_demand.close()
         self._adapter.close()
 
     def monitor(

@@ -39,7 +39,7 @@ from tfs.server.config.server_config import (
 )
 from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import log_outcome
-from tfs.server.fleet_source import FleetFile, awaits_fleet
+from tfs.server.fleet_source import awaits_fleet, read_told
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.system.process_settings import freeze_imported, hand_over_soon
@@ -151,7 +151,7 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
         text = read_config_file(path)
         return text, read_config_text(text, path)
     if options.source is SourceKind.RPC:
-        return "", read_config(FleetFile(options.state_dir).read().config)
+        return "", read_config(read_told(options.state_dir).config)
     repository, base_path = options.model_repository, options.model_base_path
     if repository:
         _require_absolute("--model_repository", repository)

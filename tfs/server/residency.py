@@ -5,6 +5,10 @@ it counts as one that answers. Its first request has it loaded, and all who ask 
 wait for that one load. If memory is short for a load, the models that were asked for least
 recently are unloaded, and are registered again.
 
+What a source aspires of such a model is passed on only while it is admitted; otherwise the
+target is told that nothing of it is wanted. So whatever lies behind (copying, loading,
+swapping, unloading) knows nothing of demand.
+
 (TensorFlow Serving: core/caching_manager.h, which unloads nothing.)
 """
 
@@ -15,12 +19,12 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
-from sources.on_demand import OnDemandVersions
+from sources.servable_to_monitor import StoragePath
 from tfs.core.call import Call
 from tfs.core.errors import (
     Cancelled,
@@ -34,6 +38,7 @@ from tfs.core.loop.serving_loop import LoopEntry
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.source import AspiredVersions, AspiredVersionsCallback, Outlet
 from tfs.handlers.model_lookup import NotResident, OnLoaded
 
 _COMING = (ManagerState.START, ManagerState.LOADING)
@@ -45,7 +50,9 @@ class _Model:
 
     Attributes:
         name: Its name.
-        is_admitted: Whether its versions are passed on to the manager.
+        aspired: What the source said of it last; None: nothing yet.
+        versions: The versions in that.
+        is_admitted: Whether they are passed on.
         is_resident: Whether it is loaded, so that requests need not wait.
         last_use: Grows from one request, of any model, to the next.
         waiting: Who waits for its load, in order.
@@ -53,6 +60,8 @@ class _Model:
     """
 
     name: str
+    aspired: AspiredVersions[StoragePath] | None = None
+    versions: tuple[int, ...] = ()
     is_admitted: bool = False
     is_resident: bool = False
     last_use: int = 0
@@ -62,11 +71,12 @@ class _Model:
 class Residency:
     """Loads models on demand, and unloads those that nobody asks for. Thread-safe.
 
+    It is a source adapter as well, between the source and the manager.
+
     Args:
-        versions: Keeps back the versions of models that are not wanted.
         manager: Loads and unloads.
         monitor: Knows the states of versions.
-        executor: One thread; decides, and calls ``versions``.
+        executor: One thread; decides, and calls the target.
         loop: Where those who wait are told.
         memory: What loads reserve; None: there is no limit, and nothing makes way.
 
@@ -77,20 +87,23 @@ class Residency:
 
     def __init__(
         self,
-        versions: OnDemandVersions,
         manager: AspiredVersionsManager,
         monitor: ServableStateMonitor,
         executor: Executor,
         loop: LoopEntry,
         memory: ResourceTracker | None,
     ) -> None:
-        self._versions = versions
         self._manager = manager
         self._monitor = monitor
         self._executor = executor
         self._loop = loop
         self._memory = memory
         self._uses = itertools.count(1)
+        self._outlet: Outlet[StoragePath] = Outlet()
+        # Guards which models there are, what is aspired of each and is_admitted, and orders
+        # what the target is told of a name: held while it is told. Rank: after the turn of
+        # a source, before any lock of a target.
+        self._turn = threading.Lock()
         # Guards is_resident and waiting of every model, and their number; leaf.
         self._lock = threading.Lock()
         self._num_waiting = 0
@@ -101,29 +114,46 @@ class Residency:
         # The same: models that were kept back and may still hold memory.
         self._leaving: dict[str, _Model] = {}
 
+    def aspired_versions_callback(self) -> AspiredVersionsCallback[StoragePath]:
+        """Returns the function for sources to call; it does nothing after ``close``."""
+        return self._take
+
+    def set_aspired_versions_callback(
+        self, callback: AspiredVersionsCallback[StoragePath]
+    ) -> None:
+        """Connects the outgoing side; calls that waited for it go on."""
+        self._outlet.set_aspired_versions_callback(callback)
+
+    def close(self) -> None:
+        """Makes later calls of sources do nothing, and ends those that wait."""
+        self._outlet.close()
+
     def set_models(self, names: Collection[str]) -> Collection[str]:
         """Sets which models are loaded on demand; returns those that are new.
 
-        A new one that is loaded already stays until its memory is needed.
+        A new one that is loaded already stays until its memory is needed; have the source
+        say again what it aspires of it.
         """
-        before, models = self._models, {}
-        for name in names:
-            model = models[name] = before.get(name) or _Model(name)
-            if name not in before and self._monitor.available_versions(name):
-                model.is_admitted = model.is_resident = True
-        self._versions.set_names(names)
-        for name in models.keys() - before.keys():
-            if models[name].is_admitted:
-                self._versions.admit(name)
-        self.models = self._models = models
-        for name in before.keys() - models.keys():
-            # It is loaded now, or gone: whoever waits looks again.
-            self._tell(before[name], None)
-        return models.keys() - before.keys()
+        before = self._models
+        models = {name: before.get(name) or _Model(name) for name in names}
+        new = models.keys() - before.keys()
+        for name in new:
+            if self._monitor.available_versions(name):
+                models[name].is_admitted = models[name].is_resident = True
+        gone = [before[name] for name in before.keys() - models.keys()]
+        with self._turn:
+            for model in gone:
+                if model.aspired is not None and not model.is_admitted:
+                    self._outlet.emit(model.aspired)
+            self.models = self._models = models
+        for model in gone:  # it is loaded now, or gone: whoever waits looks again
+            self._tell(model, None)
+        return new
 
     def versions(self, name: str) -> Sequence[int]:
         """Returns the versions that an on-demand model has; none for any other model."""
-        return self._versions.versions(name) if name in self._models else ()
+        model = self._models.get(name)
+        return () if model is None else model.versions
 
     def is_resident(self, name: str) -> bool | None:
         """Whether an on-demand model is loaded; None for any other model."""
@@ -133,18 +163,18 @@ class Residency:
     def registered(self, name: str) -> Sequence[int]:
         """Returns the versions that the first request will have loaded."""
         model = self._models.get(name)
-        return () if model is None or model.is_admitted else self.versions(name)
+        return () if model is None or model.is_admitted else model.versions
 
     def outlooks(self) -> Mapping[str, object]:
         """Returns what differs when models fare otherwise that are not loaded yet.
 
         Those that have no versions are left out.
         """
-        versions, states = self._versions.versions, self._monitor.version_states
+        states = self._monitor.version_states
         return {
-            name: (registered, states(name))
+            name: (model.versions, states(name))
             for name, model in self._models.items()
-            if not model.is_admitted and (registered := versions(name))
+            if model.versions and not model.is_admitted
         }
 
     def note_use(self, name: str) -> None:
@@ -166,7 +196,7 @@ class Residency:
 
         """
         model = self._models.get(name)
-        if model is None or model.is_resident or not self._versions.versions(name):
+        if model is None or model.is_resident or not model.versions:
             return
         raise NotResident(
             f"{name} is not loaded: it is loaded on demand",
@@ -223,8 +253,29 @@ class Residency:
         if model is None or model.is_admitted:
             return
         self._monitor.forget_ended(name)  # it is not this load that failed
-        model.is_admitted = True
-        self._versions.admit(name)
+        self._let(model, is_admitted=True)
+
+    def _let(self, model: _Model, *, is_admitted: bool, reason: str = "") -> None:
+        """Passes on what is aspired of a model, or tells the target that nothing of it is."""
+        with self._turn:
+            model.is_admitted, aspired = is_admitted, model.aspired
+            if aspired is None or self._models.get(model.name) is not model:
+                return
+            if not is_admitted:
+                aspired = replace(aspired, versions=(), reason=reason)
+            self._outlet.emit(aspired)
+
+    def _take(self, aspired: AspiredVersions[StoragePath]) -> None:
+        if not self._outlet.wait_connected():
+            return
+        with self._turn:
+            model = self._models.get(aspired.name)
+            if model is not None:
+                model.aspired = aspired
+                model.versions = tuple(each.id.version for each in aspired.versions)
+                if model.versions and not model.is_admitted:
+                    return
+            self._outlet.emit(aspired)
 
     def _look(self, name: str) -> None:
         """Follows what has become of a model's versions."""
@@ -261,9 +312,8 @@ class Residency:
     def _withhold(self, model: _Model, reason: str) -> None:
         with self._lock:
             model.is_resident = False
-        model.is_admitted = False
         self._leaving[model.name] = model
-        self._versions.withhold(model.name, reason)
+        self._let(model, is_admitted=False, reason=reason)
 
     # -- memory ---------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tfs.proto.tfs.v1.model_config_pb2 import Validation as ValidationSettings
 from tfs.server.canary.comparison import Tally, approval, judge, rejection
 from tfs.server.canary.trial import owned
-from tfs.server.input_skew import InputSkew, LiveInputs
+from tfs.server.input_skew import LiveInputs, judged, measured
 
 log = logging.getLogger(__name__)
 
@@ -111,16 +111,14 @@ class Validation:
             why = (
                 "no request to compare answers by; name some (validation { requests })"
             )
-        said = approval(limits, figures)
+        said, over = approval(limits, figures), ""
         if inputs is not None:
             recorded = settings.skew.statistics or os.path.join(path, STATISTICS)
-            skew = InputSkew.measured(
-                settings.skew, read_statistics(recorded), inputs.values()
-            )
-            why = "; ".join(filter(None, (why, skew.rejection)))
-            said += f"; {skew.figures}"
+            skews = measured(read_statistics(recorded), inputs.values())
+            live, over = judged(skews, settings.skew)
+            said += f"; {live}"
         size = self._size_problem(settings, handle.id, path)
-        why = "; ".join(filter(None, (why, size)))
+        why = "; ".join(filter(None, (why, over, size)))
         compared = f"validation against version {handle.id.version}"
         outcome = "refused" if why else "passed"
         self._stats.counter(stat_names.VALIDATIONS, model=name, outcome=outcome).add()
@@ -243,7 +241,7 @@ class _Watched(OneByOne):
     def submit(self, task: InferenceTask) -> None:
         """Submits the task, and keeps how it ends."""
         if self._inputs is not None:
-            self._inputs.add(task.inputs)
+            self._inputs.extend(self._inputs.pick(task.inputs))
         answers, on_done, begun_s = self.answers, task.on_done, self._clock.now()
 
         def done(outcome: Outcome) -> None:

@@ -16,33 +16,20 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.reports import JobReport, ReplicaSighting
-from tfs.proto.tfs.v1 import admin_service_pb2
-from tfs.server.fleet_source import FleetFile, FleetSource
+from tfs.proto.tfs.v1.admin_service_pb2 import AspireRequest
+from tfs.server.fleet_source import FleetSource
 from tfs.testing.fake_clock import FakeClock
 
 _LOAD_S: Final = 2.0
 _LOADED_BYTES_PER_S: Final = 200 << 20
 
 
-class _Disk(FleetFile):
-    """What a server keeps of its fleet."""
-
-    def __init__(self) -> None:
-        self.kept = admin_service_pb2.AspireRequest()
-
-    def read(self) -> admin_service_pb2.AspireRequest:
-        return self.kept
-
-    def write(self, told: admin_service_pb2.AspireRequest) -> None:
-        self.kept = told
-
-
 @dataclass(slots=True, eq=False)
 class VirtualServer:
-    """One server; ``disk`` and ``told`` outlive its process."""
+    """One server; ``kept``, its disk, and ``told`` outlive its process."""
 
     job: Job
-    disk: _Disk = field(default_factory=_Disk)
+    kept: AspireRequest = field(default_factory=AspireRequest)
     # The version that each model is pinned to; 0 for the newest.
     told: dict[str, int] = field(default_factory=dict)
     is_alive: bool = True
@@ -59,7 +46,11 @@ class VirtualServer:
     source: FleetSource = field(init=False)
 
     def __post_init__(self) -> None:
-        self.source = FleetSource(self.disk)
+        self.start()
+
+    def start(self) -> None:
+        """Follows the fleet from what the disk has of it."""
+        self.source = FleetSource(self.kept, partial(setattr, self, "kept"))
 
 
 class VirtualServers:
@@ -92,7 +83,7 @@ class VirtualServers:
         self.down_s = 0.0
         self.up: set[str] = set()
         self.num_loads = 0
-        self.last_message: admin_service_pb2.AspireRequest | None = None
+        self.last_message: AspireRequest | None = None
         self._down_since: dict[str, float] = {}
 
     # -- time ---------------------------------------------------------------------
@@ -133,7 +124,7 @@ class VirtualServers:
             server.started_s, server.report.models, {}, dict(server.request_s)
         )
 
-    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+    def aspire(self, address: str, request: AspireRequest) -> None:
         server = self._reached(address)
         if self.is_store_away:
             self._break(f"I6: {address} is told something while the store is away")
@@ -163,7 +154,7 @@ class VirtualServers:
             self._recount(name)
 
     def check_that_the_past_is_refused(
-        self, address: str, message: admin_service_pb2.AspireRequest
+        self, address: str, message: AspireRequest
     ) -> None:
         """Says once more what a synchronizer said that was replaced since."""
         try:
@@ -194,8 +185,8 @@ class VirtualServers:
         if server.is_alive:
             return
         if is_new:
-            server.disk, server.told = _Disk(), {}
-        server.source = FleetSource(server.disk)
+            server.kept, server.told = AspireRequest(), {}
+        server.start()
         server.is_alive, server.started_s = True, self._clock.now()
         server.asked_s = self._clock.now()
         self._follow(server)

@@ -420,7 +420,7 @@ class WorkerCalls:
             self._timer = self._loop.call_at(now_s + _NOTICE_S, self._check_limits)
         else:
             text = f"was ended because a call took over {call.limit_s:.1f} s"
-            self._on_unusable(text)
+            self._on_unusable(f"{text} (--interpreter_call_timeout_s)")
 
 
 def _deadline_ns(deadline_s: float | None, now_s: float) -> int:
