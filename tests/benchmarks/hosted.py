@@ -44,12 +44,13 @@ from tests.benchmarks.process_pss import read_tree_pss_mb
 from tests.benchmarks.row import Goal, Row, Series
 from tests.benchmarks.server_process import ServerProcess
 from tests.hosted.postgres_server import PostgresServer, postgres_lacks
+from tests.hosted.transactions import feed, transact
 from tfs.client import Client
 from tfs.core.errors import FailedPrecondition
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.packing import pack
 from tfs.hosted.routing.envoy_router import find_envoy
-from tfs.hosted.store.postgres import PostgresDatabase
+from tfs.hosted.store.postgres import PostgresStore
 from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.store.transaction import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -232,7 +233,7 @@ def measure_commits(report: Report, effort: Effort) -> None:
         stack.callback(server.close)
         stores = []
         for _ in range(num_writers + num_watchers):
-            stores.append(StateStore(PostgresDatabase(server.url)))
+            stores.append(PostgresStore(server.url))
             stack.callback(stores[-1].close)
         # A feed from before the first revision is a snapshot.
         _write(stores[0], "first", 1)
@@ -250,7 +251,7 @@ def measure_commits(report: Report, effort: Effort) -> None:
 
 def _write(store: StateStore, key: str, number: int) -> None:
     for index in range(number):
-        store.transact(partial(_put, f"{key}/{index}"))
+        transact(store, partial(_put, f"{key}/{index}"))
 
 
 def _put(key: str, transaction: Transaction) -> None:
@@ -262,7 +263,7 @@ def _watched(store: StateStore, last: int) -> list[int]:
     seen = [1]
     while seen[-1] < last:
         store.wait(seen[-1], 60.0)
-        seen += [each.revision for each in store.feed(seen[-1]).changes]
+        seen += [each.revision for each in feed(store, seen[-1]).changes]
     return seen
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 
 from tests.e2e.serving import QUICK, export_scale
+from tests.hosted.transactions import history
 from tests.runtime.process_host import until
 from tfs.cli.hosted.run import door, is_ready
 from tfs.cli.hosted.up import _server_command
@@ -24,8 +25,7 @@ from tfs.hosted.jobs.local_process import LocalProcesses
 from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
-from tfs.hosted.store.sqlite import SqliteDatabase
-from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -38,7 +38,7 @@ class Idle:
 
     def __init__(self, folder: Path, window_s: float) -> None:
         self.folder, self.clock = folder, MonotonicClock()
-        self.state = FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"))))
+        self.state = FleetState(SqliteStore(str(folder / "fleet.db")))
         self.channels = JobChannels()
         processes = LocalProcesses(
             folder / "jobs",
@@ -122,7 +122,7 @@ def test_a_model_of_temp_goes_to_zero_and_its_next_request_is_answered(
             lambda: not idle.num_replicas() and not idle.running(),
             "the servers go after the model",
         )
-        whys = [each.why for each in idle.state.store.history(100)]
+        whys = [each.why for each in history(idle.state.store, 100)]
         went = whys.index("temp has no models")
         assert "load: scale to 0" in whys[went:], "the model first"
         assert idle.ask() == 1.0

@@ -21,7 +21,7 @@ from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.reports import JobReport, report_of
 from tfs.hosted.snapshot import Snapshot
-from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -84,7 +84,7 @@ def requests() -> list[Any]:
 def work_through(folder: Path, crash_at: int = 0) -> tuple[Snapshot, int]:
     """Sends all requests, with looks between; returns the end, and how many steps it took."""
     clock = FakeClock()
-    store = FailingStore(SqliteDatabase(str(folder / "fleet.db"), clock))
+    store = FailingStore(SqliteStore(str(folder / "fleet.db"), clock))
     store.crash_at = crash_at
     state = FleetState(store)
     servers = KeptServers(folder / "servers.json")

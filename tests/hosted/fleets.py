@@ -16,15 +16,14 @@ from tfs.hosted.fleet import (
     parse_model_config,
 )
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.store.sqlite import SqliteDatabase
-from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.sqlite import SqliteStore
 
 MIB = 1 << 20
 
 
 def state_in(folder: Path, clock: Clock | None = None) -> FleetState:
     """Returns the fleet whose store is in a folder."""
-    return FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"), clock)))
+    return FleetState(SqliteStore(str(folder / "fleet.db"), clock))
 
 
 def server(address: str, memory_bytes: int, partition: str = "") -> Job:

@@ -534,15 +534,16 @@ def test_a_store_that_is_away_for_one_who_waits_answers_all_later(
     api.controller.watch(watched, told.append, lambda: True)
     added.append(api.add_model("o"))
 
-    def away(*_: object) -> None:
+    def away(*, writes: bool) -> None:
         raise Unavailable("away")
 
     jobs = {each: JobSighting((each,)) for each in ("a", "b")}
     api.state.note({each: {"a": serves(1)} for each in ("m", "n", "o")}, jobs)
+    now = api.state.read()
     with monkeypatch.context() as patch:
-        patch.setattr(api.state.store, "history", away)
+        patch.setattr(api.state.store, "begin", away)
         with pytest.raises(Unavailable):
-            api.controller.take(api.state.read())
+            api.controller.take(now)
     api.controller.take(api.state.read())
     api.controller.take(api.state.read())
     assert [len(each) for each in added] == [1, 1, 1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosted.fleets import MIB, model, server, state_in
+from tests.hosted.transactions import acquire, history, transact
 from tests.threads import run_together
 from tfs.core.errors import (
     Aborted,
@@ -51,7 +52,7 @@ def named(
 
 
 def why(state: FleetState, name: str) -> list[str]:
-    return [each.why for each in state.store.history(9, "model", name)]
+    return [each.why for each in history(state.store, 9, "model", name)]
 
 
 def test_what_was_written_is_read(state: FleetState, tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_an_edit_that_raises_or_changes_nothing_is_no_revision(
     with pytest.raises(FailedPrecondition):
         state.change(Edit("refused", refuse))
     assert state.change(Edit("same", lambda fleet: fleet)).revision == 1
-    assert {each.why for each in state.store.history(9)} == {"first"} | set(
+    assert {each.why for each in history(state.store, 9)} == {"first"} | set(
         why(state, "m")
     )
 
@@ -91,13 +92,13 @@ def test_changes_at_once_are_all_there(state: FleetState) -> None:
 
     run_together(*(partial(add_job, index) for index in range(8)))
     assert len(state.read().fleet.jobs) == 8
-    assert [each.revision for each in state.store.history(3)] == [8, 7, 6]
+    assert [each.revision for each in history(state.store, 3)] == [8, 7, 6]
 
 
 def test_what_is_no_fleet_is_told(state: FleetState) -> None:
     """Rows of another form are named, not taken for an empty fleet."""
     for row in ("[]", "{", '{"name": "a"}', '{"addresses": [], "x": 1}'):
-        state.store.transact(lambda t, row=row: t.put("job", "a", row))  # type: ignore[misc]
+        transact(state.store, lambda t, row=row: t.put("job", "a", row))  # type: ignore[misc]
         with pytest.raises(DataLoss):
             state.read()
 
@@ -161,7 +162,7 @@ def test_an_answer_of_before_is_read_as_it_was_kept(state: FleetState) -> None:
         form["answer"] = ["add-model m", "m", "", None, first.revision, 1, 1]
         transaction.put_expiring(kind, "1", json.dumps(form))
 
-    state.store.transact(keep_as_list)
+    transact(state.store, keep_as_list)
     assert state.request("1") == first
     assert state.commit(add("m"), named("1", "m")) == first
 
@@ -215,8 +216,8 @@ def test_sightings_are_read_and_written_only_when_they_differ(
 
 def test_who_does_not_lead_any_more_changes_nothing(state: FleetState) -> None:
     """A paused synchronizer that comes back cannot mark jobs or note what it saw."""
-    old = state.store.acquire("x", "a", 0.0)
-    state.store.acquire("x", "b", 60.0)
+    old = acquire(state.store, "x", "a", 0.0)
+    acquire(state.store, "x", "b", 60.0)
     with pytest.raises(Aborted):
         state.change(edits.put_job(server("a", 1)), old)
     with pytest.raises(Aborted):

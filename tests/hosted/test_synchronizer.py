@@ -20,8 +20,7 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import Replica
 from tfs.hosted.reports import JobReport, JobSighting, ReplicaSighting, report_of
 from tfs.hosted.snapshot import FleetCopy
-from tfs.hosted.store.sqlite import SqliteDatabase
-from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.testing.fake_clock import FakeClock
@@ -81,7 +80,7 @@ class Bench:
     def __init__(self, path: Path, *, only_routes: bool = False) -> None:
         self.path = path
         self.clock = FakeClock()
-        self.store = FailingStore(SqliteDatabase(str(path / "fleet.db"), self.clock))
+        self.store = FailingStore(SqliteStore(str(path / "fleet.db"), self.clock))
         self.state = FleetState(self.store, self.copy())
         self.jobs = Jobs()
         self.routes: Mapping[str, tuple[str, ...]] = {}
@@ -563,7 +562,7 @@ def test_a_start_with_a_store_that_is_empty_goes_on_from_the_copy(bench: Bench) 
         if "fleet.db" in each.name:
             each.rename(bench.path / f"kept-{each.name}")
     bench.routes = {}
-    store = StateStore(SqliteDatabase(str(bench.path / "fleet.db"), bench.clock))
+    store = SqliteStore(str(bench.path / "fleet.db"), bench.clock)
     bench.state = FleetState(store, bench.copy())
     again = bench.make()
     for _ in range(2):

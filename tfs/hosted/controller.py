@@ -160,8 +160,7 @@ class Controller:
         report = controller_report.fleet(state)
         report.model_stores.update(self._model_stores)
         if asked.num_changes:
-            history = self._state.store.history(asked.num_changes)
-            report.changes.extend(controller_report.change(each) for each in history)
+            report.changes.extend(self._changes(asked.num_changes))
         return report
 
     def watch(
@@ -221,10 +220,20 @@ class Controller:
     def _model(self, state: Snapshot, asked: pb.GetModelRequest) -> pb.ModelInfo | None:
         report = controller_report.model(state, asked.model)
         if asked.num_changes:
-            of = self._state.store.history(asked.num_changes, MODEL, asked.model)
-            report.changes.extend(controller_report.change(each) for each in of)
+            found = self._changes(asked.num_changes, MODEL, asked.model)
+            report.changes.extend(found)
         is_known = asked.model in state.fleet.models or report.changes
         return report if is_known else None
+
+    def _changes(
+        self, most: int, kind: str = "", key: str = ""
+    ) -> list[pb.FleetChange]:
+        with self._state.store.begin(writes=False) as transaction:
+            found = transaction.history(most, kind, key)
+        return [
+            pb.FleetChange(revision=each.revision, at_s=each.at_s, why=each.why)
+            for each in found
+        ]
 
 
 def _waiting(state: Snapshot, done: pb.Op) -> Waiting:

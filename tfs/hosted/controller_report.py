@@ -11,7 +11,6 @@ from tfs.hosted.fleet import Fleet, HostedModel, read_config
 from tfs.hosted.packing import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import Snapshot
-from tfs.hosted.store.transaction import Change
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -117,11 +116,6 @@ def _missing(
         yield f"version {version}"
     if there.coming:
         yield f"version {there.coming[-1]}"
-
-
-def change(of: Change) -> pb.FleetChange:
-    """Returns a change."""
-    return pb.FleetChange(revision=of.revision, at_s=of.at_s, why=of.why)
 
 
 def model(state: Snapshot, name: str) -> pb.ModelInfo:

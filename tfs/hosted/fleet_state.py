@@ -6,11 +6,12 @@ wrote, and brings it up to date by the store's feed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -40,7 +41,7 @@ from tfs.hosted.snapshot import (
     write,
 )
 from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import EXPIRING, Feed, Lease, Transaction
+from tfs.hosted.store.transaction import EXPIRING, Lease, Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 T = TypeVar("T")
@@ -97,16 +98,13 @@ class FleetState:
 
     def fleet_id(self) -> str:
         """Returns what tells this fleet from all others; made with its store."""
-
-        def made(transaction: Transaction) -> str:
-            known = transaction.get(_FLEET, "id")
-            if known is None:
-                known = uuid.uuid4().hex
-                transaction.put(_FLEET, "id", known)
-            return known
-
         if not self._fleet_id:
-            self._fleet_id = self.store.transact(made)
+            with self.store.begin(writes=True) as transaction:
+                known = transaction.get(_FLEET, "id")
+                if known is None:
+                    known = uuid.uuid4().hex
+                    transaction.put(_FLEET, "id", known)
+            self._fleet_id = known
         return self._fleet_id
 
     def read(self) -> Snapshot:
@@ -118,19 +116,18 @@ class FleetState:
             DataLoss: It contains something else.
 
         """
-        return self._advanced(self.store.feed)
+        with self.store.begin(writes=False) as transaction:
+            return self._advanced(transaction)
 
     def change(self, edit: Edit, lease: Lease | None = None) -> Snapshot:
         """Makes an edit; returns the state afterwards. If it raises, nothing changed.
 
         Raises Aborted if somebody else has the lease.
         """
-
-        def run(transaction: Transaction) -> Snapshot:
-            before = self._advanced(transaction.feed)
-            return write(transaction, before, edit.apply(before.fleet), edit.why)
-
-        return self._kept(self.store.transact(run, lease))
+        with self._writing(lease) as transaction:
+            before = self._advanced(transaction)
+            after = write(transaction, before, edit.apply(before.fleet), edit.why)
+        return self._kept(after)
 
     def commit(self, edit: Edit, request: Any) -> pb.Op:
         """Makes an edit that a user asked for, once: a repetition gets the same answer.
@@ -144,50 +141,51 @@ class FleetState:
 
         """
         asked, digest = request.edit, _digest(request)
-
-        def run(transaction: Transaction) -> pb.Op | ServingError:
+        with self._writing() as transaction:
             known = transaction.get(_REQUEST, asked.request_id)
-            if known is not None:
-                if json.loads(known)["content"] == digest:
-                    return _answer(asked.request_id, known)
-                return InvalidArgument(
+            if known is None:
+                outcome, answer = self._outcome(transaction, edit, asked)
+                form = json.dumps({"content": digest, "answer": answer})
+                transaction.put_expiring(_REQUEST, asked.request_id, form)
+            elif json.loads(known)["content"] == digest:
+                outcome = _answer(asked.request_id, known)
+            else:
+                outcome = InvalidArgument(
                     f"request id {asked.request_id} was used for another request; take a "
                     "new one"
                 )
-            before = self._advanced(transaction.feed)
-            outcome: pb.Op | ServingError
-            answer: object
-            try:
-                check_generation(before.fleet, edit, asked)
-                after = write(transaction, before, edit.apply(before.fleet), edit.why)
-            except ServingError as error:
-                _note_refusal(transaction, before.fleet, edit, error)
-                outcome, answer = error, [error.code, error.message]
-            else:
-                outcome = pb.Op(
-                    request_id=asked.request_id,
-                    what=edit.why,
-                    model=edit.model,
-                    job=edit.job,
-                    revision=after.revision,
-                    generation=_generation(after.fleet, edit),
-                    notes=edit.notes,
-                    version=edit.version,
-                    num_servers=edit.num_servers,
-                )
-                answer = json_format.MessageToDict(outcome)
-            form = json.dumps({"content": digest, "answer": answer})
-            transaction.put_expiring(_REQUEST, asked.request_id, form)
-            return outcome
-
-        outcome = self.store.transact(run)
         if isinstance(outcome, ServingError):
             raise outcome
         return outcome
 
+    def _outcome(
+        self, transaction: Transaction, edit: Edit, asked: pb.Edit
+    ) -> tuple[pb.Op | ServingError, object]:
+        """Makes an edit, or notes why not; returns the answer, and what is kept of it."""
+        before = self._advanced(transaction)
+        try:
+            check_generation(before.fleet, edit, asked)
+            after = write(transaction, before, edit.apply(before.fleet), edit.why)
+        except ServingError as error:
+            _note_refusal(transaction, before.fleet, edit, error)
+            return error, [error.code, error.message]
+        done = pb.Op(
+            request_id=asked.request_id,
+            what=edit.why,
+            model=edit.model,
+            job=edit.job,
+            revision=after.revision,
+            generation=_generation(after.fleet, edit),
+            notes=edit.notes,
+            version=edit.version,
+            num_servers=edit.num_servers,
+        )
+        return done, json_format.MessageToDict(done)
+
     def request(self, request_id: str) -> pb.Op | ServingError | None:
         """Returns what became of a request; None if it is not known (any more)."""
-        text = self.store.transact(lambda t: t.get(_REQUEST, request_id))
+        with self.store.begin(writes=False) as transaction:
+            text = transaction.get(_REQUEST, request_id)
         return None if text is None else _answer(request_id, text)
 
     def note(
@@ -207,24 +205,28 @@ class FleetState:
         )
         if not models and not news:
             return before
-
-        def run(transaction: Transaction) -> Snapshot:
-            now = self._advanced(transaction.feed)
+        with self._writing(lease) as transaction:
+            now = self._advanced(transaction)
             revision = now.revision
             for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, news)):
                 for name, each in seen.items():
                     row = None if each is None else row_of(each)
                     # Without a reason: nobody asked for it.
                     revision = transaction.put(kind, name, row)
-            seen_now = merged(now.models_seen, models), merged(now.jobs_seen, news)
-            return Snapshot(revision, now.fleet, *seen_now)
+        seen_now = merged(now.models_seen, models), merged(now.jobs_seen, news)
+        return self._kept(Snapshot(revision, now.fleet, *seen_now))
 
-        return self._kept(self.store.transact(run, lease))
+    @contextlib.contextmanager
+    def _writing(self, lease: Lease | None = None) -> Iterator[Transaction]:
+        with self.store.begin(writes=True) as transaction:
+            if lease is not None:
+                transaction.check(lease)
+            yield transaction
 
-    def _advanced(self, read_feed: Callable[[int], Feed]) -> Snapshot:
+    def _advanced(self, transaction: Transaction) -> Snapshot:
         with self._lock:
             last = self._last
-        feed = read_feed(last.revision)
+        feed = transaction.feed(last.revision)
         seen = max(last.revision, self._least)
         if feed.revision < seen:
             raise FailedPrecondition(

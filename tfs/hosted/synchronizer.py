@@ -164,8 +164,11 @@ class Synchronizer:
             self._thread.join()
         held, self._lease, self._lease_s = self._lease, None, self._clock.now()
         if held is not None:
-            with contextlib.suppress(ServingError):  # else it expires
-                self._state.store.release(held)
+            with (
+                contextlib.suppress(ServingError),  # else it expires
+                self._state.store.begin(writes=True) as transaction,
+            ):
+                transaction.release(held)
 
     def look(self) -> Fleet:
         """Looks at the store, calls the servers, and returns the wanted state.
@@ -221,7 +224,9 @@ class Synchronizer:
         ttl_s = _LEASE_LOOKS * self._options.look_s
         until_s = self._clock.now() + ttl_s
         held = self._lease
-        self._lease = self._state.store.acquire(_LEASE, self._holder, ttl_s)
+        with self._state.store.begin(writes=True) as transaction:
+            taken = transaction.acquire(_LEASE, self._holder, ttl_s)
+        self._lease = taken
         if self._lease is not None:
             self._lease_s = until_s
         if (held is None) != (self._lease is None):

@@ -36,7 +36,7 @@ from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
 from tfs.hosted.snapshot import FleetCopy
-from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -135,7 +135,7 @@ class SimulatedDay:
         self._random = random.Random(options.seed)
         self._clock = FakeClock()
         self._servers = VirtualServers(self._clock, options.seed)
-        self._store = FailingStore(SqliteDatabase(":memory:", self._clock))
+        self._store = FailingStore(SqliteStore(":memory:", self._clock))
         runtime = VirtualRuntime(self._servers, self._clock)
         self._jobs = RunningJobs(runtime, self._clock)
         self._folder = folder

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.hosted.postgres_server import PostgresServer, skip_without_postgres
+from tests.hosted.transactions import acquire, feed, history, release, transact
 from tfs.core.errors import Aborted, FailedPrecondition, Unavailable
-from tfs.hosted.store.postgres import PostgresDatabase
-from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.postgres import PostgresStore
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.store.transaction import Transaction
 from tfs.testing.fake_clock import FakeClock
@@ -39,9 +40,9 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
     def open_store() -> StateStore:
         if request.param == "sqlite":
-            opened.append(StateStore(SqliteDatabase(str(tmp_path / "fleet.db"))))
+            opened.append(SqliteStore(str(tmp_path / "fleet.db")))
         else:
-            opened.append(StateStore(PostgresDatabase(server.url)))
+            opened.append(PostgresStore(server.url))
         return opened[-1]
 
     yield open_store
@@ -63,26 +64,26 @@ def clear(url: str) -> None:
 
 
 def put(store: StateStore, key: str, value: str | None, why: str = "") -> int:
-    return store.transact(lambda t: t.put("model", key, value, why))
+    return transact(store, lambda t: t.put("model", key, value, why))
 
 
 def test_a_feed_has_every_change_in_order(store: StateStore) -> None:
     """Who read up to a revision reads the next ones; who is new reads all rows."""
-    assert store.feed(0).revision == 0
+    assert feed(store, 0).revision == 0
     assert put(store, "a", "1", "first") == 1
     assert put(store, "b", "2") == 2
     assert put(store, "a", None, "gone") == 3
-    whole = store.feed(0)
+    whole = feed(store, 0)
     assert whole.is_snapshot
     assert [(each.key, each.value) for each in whole.changes] == [("b", "2")]
-    later = store.feed(1)
+    later = feed(store, 1)
     assert (later.revision, later.is_snapshot) == (3, False)
     assert [(c.revision, c.key, c.value, c.why) for c in later.changes] == [
         (2, "b", "2", ""),
         (3, "a", None, "gone"),
     ]
-    assert store.feed(3).changes == ()
-    assert store.feed(99).is_snapshot
+    assert feed(store, 3).changes == ()
+    assert feed(store, 99).is_snapshot
 
 
 def test_a_failed_edit_changes_nothing(store: StateStore) -> None:
@@ -93,18 +94,18 @@ def test_a_failed_edit_changes_nothing(store: StateStore) -> None:
         raise FailedPrecondition("no")
 
     with pytest.raises(FailedPrecondition, match="no"):
-        store.transact(edit)
-    assert store.feed(0).revision == 0
-    assert store.transact(lambda t: t.get("model", "a")) is None
+        transact(store, edit)
+    assert feed(store, 0).revision == 0
+    assert transact(store, lambda t: t.get("model", "a")) is None
 
 
 def test_a_transaction_that_only_reads_is_no_revision(store: StateStore) -> None:
     """Rows that expire are no change, but are there for who asks for them."""
     put(store, "a", "1")
-    store.transact(lambda t: t.put_expiring("expiring:op", "x", "done"))
-    assert store.transact(lambda t: t.get("expiring:op", "x")) == "done"
-    assert store.feed(0).revision == 1
-    assert [each.key for each in store.feed(0).changes] == ["a"]
+    transact(store, lambda t: t.put_expiring("expiring:op", "x", "done"))
+    assert transact(store, lambda t: t.get("expiring:op", "x")) == "done"
+    assert feed(store, 0).revision == 1
+    assert [each.key for each in feed(store, 0).changes] == ["a"]
 
 
 def test_a_transaction_sees_the_changes_of_others(opener: Opener) -> None:
@@ -117,7 +118,7 @@ def test_a_transaction_sees_the_changes_of_others(opener: Opener) -> None:
         assert [each.value for each in feed.changes] == ["1"]
         return transaction.put("model", "b", "2")
 
-    assert other.transact(edit) == 2
+    assert transact(other, edit) == 2
 
 
 def test_history_is_of_one_row_or_of_all_newest_first(store: StateStore) -> None:
@@ -125,8 +126,8 @@ def test_history_is_of_one_row_or_of_all_newest_first(store: StateStore) -> None
     put(store, "a", "1", "made")
     put(store, "b", "1", "made too")
     put(store, "a", "2", "changed")
-    assert [c.why for c in store.history(9, "model", "a")] == ["changed", "made"]
-    assert [c.revision for c in store.history(2)] == [3, 2]
+    assert [c.why for c in history(store, 9, "model", "a")] == ["changed", "made"]
+    assert [c.revision for c in history(store, 2)] == [3, 2]
 
 
 def test_writers_at_the_same_time_miss_no_number_and_no_reader(opener: Opener) -> None:
@@ -134,7 +135,7 @@ def test_writers_at_the_same_time_miss_no_number_and_no_reader(opener: Opener) -
     seen: list[int] = []
     stores = [opener() for _ in range(5)]
     for each in stores:
-        each.feed(0)
+        feed(each, 0)
 
     def write(which: int) -> None:
         for number in range(100):
@@ -146,7 +147,7 @@ def test_writers_at_the_same_time_miss_no_number_and_no_reader(opener: Opener) -
         seen.append(1)
         while seen[-1] < 400:
             stores[4].wait(seen[-1], PATIENCE_S)
-            seen.extend(each.revision for each in stores[4].feed(seen[-1]).changes)
+            seen.extend(each.revision for each in feed(stores[4], seen[-1]).changes)
 
     threads = [threading.Thread(target=write, args=(each,)) for each in range(4)]
     threads.append(threading.Thread(target=watch))
@@ -173,58 +174,58 @@ def test_a_wait_ends_with_the_next_revision_of_anybody(opener: Opener) -> None:
 def test_a_lease_has_one_holder(opener: Opener) -> None:
     """Renewed by who has it, refused to others, and free when it is given back."""
     one, other = opener(), opener()
-    held = one.acquire("eu", "a", 60)
+    held = acquire(one, "eu", "a", 60)
     assert held is not None
-    assert one.acquire("eu", "a", 60) == held
-    assert other.acquire("eu", "b", 60) is None
-    assert other.acquire("us", "b", 60) is not None
-    one.release(held)
-    taken = other.acquire("eu", "b", 60)
+    assert acquire(one, "eu", "a", 60) == held
+    assert acquire(other, "eu", "b", 60) is None
+    assert acquire(other, "us", "b", 60) is not None
+    release(one, held)
+    taken = acquire(other, "eu", "b", 60)
     assert taken is not None
     assert taken.epoch > held.epoch
-    one.release(held)  # not its own any more
-    assert other.acquire("eu", "b", 60) == taken
+    release(one, held)  # not its own any more
+    assert acquire(other, "eu", "b", 60) == taken
 
 
 def test_who_lost_a_lease_changes_nothing(opener: Opener) -> None:
     """One that was paused, and comes back when another leads, is refused."""
     one, other = opener(), opener()
-    old = one.acquire("eu", "a", 0.0)
+    old = acquire(one, "eu", "a", 0.0)
     assert old is not None
-    assert one.transact(lambda t: t.put("model", "a", "1"), old) == 1
-    new = other.acquire("eu", "b", 60)
+    assert transact(one, lambda t: t.put("model", "a", "1"), old) == 1
+    new = acquire(other, "eu", "b", 60)
     assert new is not None
     with pytest.raises(Aborted, match="b does"):
-        one.transact(lambda t: t.put("model", "a", "2"), old)
-    assert other.transact(lambda t: t.put("model", "a", "3"), new) == 2
+        transact(one, lambda t: t.put("model", "a", "2"), old)
+    assert transact(other, lambda t: t.put("model", "a", "3"), new) == 2
     # The same holder, after it was away, is another one.
-    other.release(new)
-    again = one.acquire("eu", "a", 60)
+    release(other, new)
+    again = acquire(one, "eu", "a", 60)
     assert again is not None
     with pytest.raises(Aborted):
-        one.transact(lambda t: t.put("model", "a", "4"), old)
+        transact(one, lambda t: t.put("model", "a", "4"), old)
 
 
 def test_a_clock_that_is_set_makes_no_second_leader(tmp_path: Path) -> None:
     """Forward it ends a lease early, backward it would keep one that nobody renews."""
     clock, path = FakeClock(), str(tmp_path / "fleet.db")
     with (
-        contextlib.closing(StateStore(SqliteDatabase(path, clock))) as one,
-        contextlib.closing(StateStore(SqliteDatabase(path, clock))) as other,
+        contextlib.closing(SqliteStore(path, clock)) as one,
+        contextlib.closing(SqliteStore(path, clock)) as other,
     ):
-        old = one.acquire("eu", "a", 5.0)
+        old = acquire(one, "eu", "a", 5.0)
         clock.set_wall(clock.wall_s() + 3600)
-        new = other.acquire("eu", "b", 5.0)
+        new = acquire(other, "eu", "b", 5.0)
         assert new is not None
         with pytest.raises(Aborted):
-            one.transact(lambda t: t.put("model", "a", "1"), old)
+            transact(one, lambda t: t.put("model", "a", "1"), old)
         clock.set_wall(clock.wall_s() - 7200)
-        again = one.acquire("eu", "a", 5.0)
+        again = acquire(one, "eu", "a", 5.0)
         assert again is not None
         with pytest.raises(Aborted):
-            other.transact(lambda t: t.put("model", "a", "2"), new)
-        assert other.acquire("eu", "b", 5.0) is None
-        assert one.transact(lambda t: t.put("model", "a", "3"), again) == 1
+            transact(other, lambda t: t.put("model", "a", "2"), new)
+        assert acquire(other, "eu", "b", 5.0) is None
+        assert transact(one, lambda t: t.put("model", "a", "3"), again) == 1
 
 
 def test_old_changes_go_and_a_late_reader_gets_a_snapshot(
@@ -233,13 +234,13 @@ def test_old_changes_go_and_a_late_reader_gets_a_snapshot(
     """A log that grew for ever would fill the disk; who comes late gets all rows."""
     monkeypatch.setattr("tfs.hosted.store.transaction.KEPT_REVISIONS", 5)
     monkeypatch.setattr("tfs.hosted.store.transaction._COMPACT_EVERY", 10)
-    store.transact(lambda t: t.put_expiring("expiring:op", "x", "done"))
+    transact(store, lambda t: t.put_expiring("expiring:op", "x", "done"))
     for number in range(10):
         put(store, f"{number}", "x")
-    assert store.feed(3).is_snapshot
-    assert len(store.feed(3).changes) == 10
-    assert [each.revision for each in store.feed(5).changes] == [6, 7, 8, 9, 10]
-    assert store.transact(lambda t: t.get("expiring:op", "x")) is None
+    assert feed(store, 3).is_snapshot
+    assert len(feed(store, 3).changes) == 10
+    assert [each.revision for each in feed(store, 5).changes] == [6, 7, 8, 9, 10]
+    assert transact(store, lambda t: t.get("expiring:op", "x")) is None
 
 
 def test_what_was_acknowledged_survives_a_killed_database(
@@ -247,7 +248,7 @@ def test_what_was_acknowledged_survives_a_killed_database(
 ) -> None:
     """Unavailable while it is away; afterwards everything is there, and goes on."""
     clear(postgres.url)
-    store = StateStore(PostgresDatabase(postgres.url))
+    store = PostgresStore(postgres.url)
     with contextlib.closing(store):
         acknowledged = [put(store, f"{each}", "x") for each in range(50)]
         postgres.kill()
@@ -257,22 +258,22 @@ def test_what_was_acknowledged_survives_a_killed_database(
             store.wait(50, 0.01)
         postgres.start()
         assert put(store, "later", "x") == acknowledged[-1] + 1
-        assert len(store.feed(0).changes) == 51
+        assert len(feed(store, 0).changes) == 51
 
 
 def test_another_file_in_the_place_of_a_store_counts(tmp_path: Path) -> None:
     """What is on disk is what a restart would find, so nobody goes on with what is gone."""
-    store = StateStore(SqliteDatabase(str(tmp_path / "fleet.db")))
+    store = SqliteStore(str(tmp_path / "fleet.db"))
     with contextlib.closing(store):
         put(store, "a", "1")
         put(store, "a", "2")
         for each in tmp_path.iterdir():
             each.unlink()
-        assert store.feed(2).revision == 0
-        assert store.feed(2).is_snapshot
+        assert feed(store, 2).revision == 0
+        assert feed(store, 2).is_snapshot
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """A wrong path is told as one."""
     with pytest.raises(FailedPrecondition, match="no folder"):
-        StateStore(SqliteDatabase(str(tmp_path / "absent" / "fleet.db"))).feed(0)
+        feed(SqliteStore(str(tmp_path / "absent" / "fleet.db")), 0)

@@ -33,7 +33,7 @@ from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.job_connection import TlsFiles
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
-from tfs.hosted.store.sqlite import SqliteDatabase
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.grpc.health.v1 import health_pb2
@@ -207,10 +207,10 @@ def _open_store(text: str) -> StateStore:
             f"say where the fleet's state is: --store, ${STORE_VARIABLE}"
         )
     if not text.startswith(("postgresql://", "postgres://")):
-        return StateStore(SqliteDatabase(text))
-    from tfs.hosted.store.postgres import PostgresDatabase
+        return SqliteStore(text)
+    from tfs.hosted.store.postgres import PostgresStore
 
-    return StateStore(PostgresDatabase(text))
+    return PostgresStore(text)
 
 
 def control_options(

@@ -34,8 +34,7 @@ from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
-from tfs.hosted.store.sqlite import SqliteDatabase
-from tfs.hosted.store.state_store import StateStore
+from tfs.hosted.store.sqlite import SqliteStore
 from tfs.server.admin.report_words import mebibytes
 from tfs.server.config.server_config import read_model
 
@@ -55,7 +54,7 @@ def up(arguments: argparse.Namespace) -> int:
     _take(folder)
     begin_process()
     copy = FleetCopy(str(folder / "fleet.json"))
-    state = FleetState(StateStore(SqliteDatabase(str(folder / "fleet.db"))), copy)
+    state = FleetState(SqliteStore(str(folder / "fleet.db")), copy)
     _want_job(state, arguments)
     clock, flags = MonotonicClock(), arguments.server_flags.split()
     server_processes = LocalProcesses(

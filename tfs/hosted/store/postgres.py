@@ -17,8 +17,8 @@ _CHANNEL: Final = "tfs_change"
 _SCHEMA_LOCK: Final = 7_846_100
 
 
-class PostgresDatabase:
-    """Implements :class:`~tfs.hosted.store.state_store.Database`.
+class PostgresStore:
+    """Implements :class:`~tfs.hosted.store.state_store.StateStore`.
 
     The database's clock times leases. NOTIFY only wakes who waits; what changed is read
     from the tables.

@@ -17,8 +17,8 @@ _BUSY_S: Final = 10.0
 _LOOK_S: Final = 0.05  # for commits of other processes, which cost 10 µs to look for
 
 
-class SqliteDatabase:
-    """Implements :class:`~tfs.hosted.store.state_store.Database`.
+class SqliteStore:
+    """Implements :class:`~tfs.hosted.store.state_store.StateStore`.
 
     Commits are on disk before they are acknowledged: a write-ahead log, synchronous.
 
