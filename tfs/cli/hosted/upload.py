@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sources.remote.storage import AnyFileSystem, RemoteFileSystem
+from sources.remote.storage import RemoteFileSystem
+from sources.storage.file_system import AnyFileSystem
 from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
 from tfs.core.errors import (
@@ -143,7 +144,9 @@ def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
 def _versions(base_path: str) -> Collection[int]:
     """Returns the versions in a folder or behind a URL, which need not be there yet."""
     try:
-        return name_versions(AnyFileSystem().list_directories(base_path))
+        return name_versions(
+            AnyFileSystem(RemoteFileSystem()).list_directories(base_path)
+        )
     except FileNotFoundError:
         return ()
 
