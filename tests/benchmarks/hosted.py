@@ -316,22 +316,21 @@ def measure_probes(report: Report) -> None:
 
 
 def measure_router(report: Report, effort: Effort) -> None:
-    """What a router's own processes take for a request, at twice the usual rate."""
+    """What a request takes of a router's own processes, beyond what they take anyway."""
     for kind in ("python", *(() if _no_envoy() else ("envoy",))):
         with LocalFleet(
             Path(tempfile.mkdtemp(prefix="tfs-")), f"--router={kind}"
         ) as fleet:
             fleet.add_model()
             router = fleet.processes("run", "--config-path")
-            with fleet.load(2 * effort.rate_per_s) as results:
+            idle = _busy(router, effort.calm_s)
+            rate_per_s = 2 * effort.rate_per_s
+            with fleet.load(rate_per_s) as results:
                 time.sleep(effort.calm_s / 3)  # connections are made
-                before_s, begun_s = _cpu_s(router), time.monotonic()
-                time.sleep(2 * effort.calm_s)
-                cpu_s, took_s = _cpu_s(router) - before_s, time.monotonic() - begun_s
+                busy = _busy(router, 2 * effort.calm_s)
             if _failed(results[0], lambda v: v == 1):
                 raise RuntimeError(f"the router {kind} failed requests")
-            num_requests = 2 * effort.rate_per_s * took_s
-            report.record(f"hosted/router-cpu/{kind}", 1e6 * cpu_s / num_requests)
+            report.record(f"hosted/router-cpu/{kind}", 1e6 * (busy - idle) / rate_per_s)
 
 
 def measure_stragglers(report: Report, effort: Effort) -> None:
@@ -371,8 +370,15 @@ def _p99_ms(result: OpenLoopResult) -> float:
     return 1e3 * latencies_s[int(0.99 * len(latencies_s))]
 
 
-def _cpu_s(processes: Sequence[psutil.Process]) -> float:
-    return sum(sum(each.cpu_times()[:2]) for each in processes)
+def _busy(processes: Sequence[psutil.Process], duration_s: float) -> float:
+    """Returns how many cores these take, from now on for so long."""
+
+    def cpu_s() -> float:
+        return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+    before_s, begun_s = cpu_s(), time.monotonic()
+    time.sleep(duration_s)
+    return (cpu_s() - before_s) / (time.monotonic() - begun_s)
 
 
 def measure_packing(report: Report) -> None:
