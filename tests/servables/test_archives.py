@@ -9,7 +9,7 @@ import torch
 from tests.models.digits import DigitClassifier
 from tfs.core.errors import DataLoss, FailedPrecondition, NotFound
 from tfs.export import save
-from tfs.servables.archives import ArchiveKind, inspect_archive
+from tfs.servables.version_files import ArchiveKind, inspect_archive
 
 WEIGHTS_BYTES = sum(tensor.nbytes for tensor in DigitClassifier().state_dict().values())
 

@@ -8,7 +8,7 @@ import torch
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tfs.export import Packaging, reseal, save, save_python
-from tfs.servables.archives import code_digest
+from tfs.servables.version_files import code_digest
 
 EXAMPLE = torch.rand(2, 64)
 SORTING = Path(__file__).parent / "sorting_servable.py"

@@ -29,8 +29,8 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.placement import Backend
-from tfs.servables.archives import code_digest
 from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.version_files import code_digest
 
 ID = ServableId("scale", 1)
 QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_s=1e-5)

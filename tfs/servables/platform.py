@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
-from tfs.core.signature import Signature
-from tfs.core.version.manifest import read_signatures, read_strict
 from tfs.core.version.model_profile import ModelProfile
-from tfs.core.version_directory import (
-    SIGNATURES,
-    is_committed,
-    read_description,
-    read_manifest,
-)
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.measuring.profiler import Profiler
+from tfs.servables.version_files import VersionDescription
 
 LeaveFront: TypeAlias = Callable[[float], None]
 """Takes the seconds of the call that was too slow for the serving loop."""
@@ -83,20 +75,6 @@ class LoadContext:
     is_covered: Callable[[ServableId], bool] = lambda _: False
     on_front: Callable[[ServableId, LeaveFront], None] = lambda _id, _leave: None
     clock: Clock = field(default_factory=MonotonicClock)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionDescription:
-    """What a version is, before anything of it runs. Immutable.
-
-    Attributes:
-        signatures: The signatures by key.
-        entry: What to call in the payload; only the platform reads it.
-
-    """
-
-    signatures: Mapping[str, Signature]
-    entry: Mapping[str, object] = field(default_factory=dict)
 
 
 class Platform(Protocol):
@@ -175,46 +153,3 @@ class VersionReader(Platform, Protocol):
 
         """
         ...
-
-
-def describe(
-    path: str, platform: str, own: Callable[[str], VersionDescription]
-) -> VersionDescription:
-    """Returns the description of a version.
-
-    That is the manifest if there is one, else ``signatures.json``, else what the
-    platform can find out by itself.
-
-    Args:
-        path: The version directory.
-        platform: The platform it is read as.
-        own: The platform's own description. Its signatures are asked for last, and its
-            entry whenever there is no manifest. It raises whatever prevents that.
-
-    Raises:
-        ServingError: The description is damaged, of another platform, or absent.
-
-    """
-    if is_committed(path):
-        manifest = read_manifest(path)
-        if manifest.platform != platform:
-            raise InvalidArgument(
-                f"its manifest says platform {manifest.platform!r}, the configuration "
-                f"says {platform!r}; leave model_platform out, or correct it"
-            )
-        return VersionDescription(manifest.signatures, manifest.entry)
-    own_description = own(path)
-    by_hand = os.path.join(path, SIGNATURES)
-    if not os.path.isfile(by_hand):
-        return own_description
-    return VersionDescription(_read_by_hand(by_hand), own_description.entry)
-
-
-def _read_by_hand(path: str) -> Mapping[str, Signature]:
-    try:
-        form = read_strict(read_description(path))
-        return read_signatures(form, SIGNATURES)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataLoss(f"bad {SIGNATURES}: {error}") from error
-    except InvalidArgument as error:
-        raise DataLoss(error.message) from error

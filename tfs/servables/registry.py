@@ -26,13 +26,13 @@ from tfs.core.version_directory import (
     is_committed,
     read_manifest,
 )
-from tfs.servables.archives import inspect_archive
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.platform import LoadContext, OwnPlatform, VersionReader
 from tfs.servables.platforms.hashmap import Hashmap
 from tfs.servables.platforms.model_archive import TorchPackage, TorchScript
 from tfs.servables.platforms.python_model import PythonModel
 from tfs.servables.platforms.torch_export import TorchExport
+from tfs.servables.version_files import inspect_archive
 from tfs.servables.version_loader import VersionLoader
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,6 @@ from tfs.core.version_directory import (
 )
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.placement import Backend, Placement, place
-from tfs.servables.archives import code_digest, damage_told, verify_version
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.servables.measuring.probe_subject import (
@@ -53,6 +52,7 @@ from tfs.servables.measuring.probe_subject import (
     warm_up,
 )
 from tfs.servables.platform import LoadContext, VersionReader
+from tfs.servables.version_files import code_digest, damage_told, verify_version
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.servables.platform import VersionDescription
 from tfs.servables.platforms.python_model import PythonModel
 from tfs.servables.source_reach import MAX_SOURCE_BYTES
+from tfs.servables.version_files import VersionDescription
 
 SOURCE = '''"""signatures = {"not": "this"}"""
 import signatures

@@ -44,7 +44,8 @@ from tfs.core.version_directory import (
     read_manifest,
     verify_files,
 )
-from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platform import LoadContext
+from tfs.servables.version_files import VersionDescription, describe
 
 VALUE: Final = "value"
 _MAX_CELL_CHARS: Final = (1 << 31) - 1

@@ -10,15 +10,16 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.resources import ResourceAllocation
 from tfs.core.version.version_layout import ARCHIVE
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.archives import (
+from tfs.servables.source_reach import why_package
+from tfs.servables.version_files import (
     ArchiveKind,
+    VersionDescription,
     contents_of,
     copied_resources,
+    describe,
     is_archive_of,
     mapped_resources,
 )
-from tfs.servables.platform import VersionDescription, describe
-from tfs.servables.source_reach import why_package
 
 
 class TorchScript:

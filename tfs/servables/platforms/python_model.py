@@ -17,8 +17,8 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.version.manifest import read_signatures
 from tfs.core.version.version_layout import SOURCE
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.platform import VersionDescription, describe
 from tfs.servables.source_reach import MAX_SOURCE_BYTES, why_folder
+from tfs.servables.version_files import VersionDescription, describe
 
 _MAX_SHOWN_CHARS: Final = 60
 _LITERALS: Final = (

@@ -28,15 +28,16 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.signature import DEFAULT_SIGNATURE, FREE, Method, Signature, TensorSpec
 from tfs.core.version.version_layout import PROGRAM
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.archives import (
+from tfs.servables.version_files import (
     ArchiveKind,
+    VersionDescription,
     contents_of,
     copied_resources,
+    describe,
     inspect_archive,
     is_archive_of,
     mapped_resources,
 )
-from tfs.servables.platform import VersionDescription, describe
 
 _GRAPH: Final = "models/model.json"
 

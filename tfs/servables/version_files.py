@@ -1,5 +1,6 @@
 """Looks into the files of a version, without torch and without running code.
 
+* What the version is: its signatures, and what to call in it.
 * Which archive it is, and how large its tensors are.
 * Whether files are those that were written: a manifest has the digest of each file, and an
   archive that no manifest lists a checksum of each of its records, because every zip file
@@ -22,18 +23,21 @@ import os
 import platform
 import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.core.errors import DataLoss, InvalidArgument, NotFound, ServingError
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.resources import ResourceAllocation
-from tfs.core.version.manifest import signature_to_json
+from tfs.core.signature import Signature
+from tfs.core.version.manifest import read_signatures, read_strict, signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
+    SIGNATURES,
     is_committed,
     payload_files,
+    read_description,
     read_failure,
     read_manifest,
     verify_files,
@@ -405,3 +409,60 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDescription:
+    """What a version is, before anything of it runs. Immutable.
+
+    Attributes:
+        signatures: The signatures by key.
+        entry: What to call in the payload; only the platform reads it.
+
+    """
+
+    signatures: Mapping[str, Signature]
+    entry: Mapping[str, object] = field(default_factory=dict)
+
+
+def describe(
+    path: str, platform: str, own: Callable[[str], VersionDescription]
+) -> VersionDescription:
+    """Returns the description of a version.
+
+    That is the manifest if there is one, else ``signatures.json``, else what the
+    platform can find out by itself.
+
+    Args:
+        path: The version directory.
+        platform: The platform it is read as.
+        own: The platform's own description. Its signatures are asked for last, and its
+            entry whenever there is no manifest. It raises whatever prevents that.
+
+    Raises:
+        ServingError: The description is damaged, of another platform, or absent.
+
+    """
+    if is_committed(path):
+        manifest = read_manifest(path)
+        if manifest.platform != platform:
+            raise InvalidArgument(
+                f"its manifest says platform {manifest.platform!r}, the configuration "
+                f"says {platform!r}; leave model_platform out, or correct it"
+            )
+        return VersionDescription(manifest.signatures, manifest.entry)
+    own_description = own(path)
+    by_hand = os.path.join(path, SIGNATURES)
+    if not os.path.isfile(by_hand):
+        return own_description
+    return VersionDescription(_read_by_hand(by_hand), own_description.entry)
+
+
+def _read_by_hand(path: str) -> Mapping[str, Signature]:
+    try:
+        form = read_strict(read_description(path))
+        return read_signatures(form, SIGNATURES)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataLoss(f"bad {SIGNATURES}: {error}") from error
+    except InvalidArgument as error:
+        raise DataLoss(error.message) from error
