@@ -8,8 +8,8 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -48,8 +48,6 @@ The parameters belong to the machine they were measured on: run it on a quiet on
 kind that serves.
 """
 
-_JOINING_PLOT = "layered.png"
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
@@ -83,8 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help=f"write {BATCHING_PARAMETERS} there, and a plot of what joining between "
-        "stages would be worth if matplotlib is installed; default: print the parameters",
+        help=f"write {BATCHING_PARAMETERS} there; default: print the parameters",
     )
     add_admin_arguments(parser, prints_reply=False)
     parser.set_defaults(run=run)
@@ -115,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         most = max(2, recommended.batch_rows)
         joining = try_joining(servable, args.signature, most)
     where = f"{device}, threads per call: {args.intra_op_threads}"
-    text = parameters_text(tuning, recommended, where) + joining.text
+    text = parameters_text(tuning, recommended, where) + joining
     if tuning.doubt:
         print(
             "tfs tune: the server batches a signature only where rows were shown to be "
@@ -135,8 +132,6 @@ def run(args: argparse.Namespace) -> int:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     print(file)
-    if draw_joining(joining, str(Path(out, _JOINING_PLOT))):
-        print(Path(out, _JOINING_PLOT))
     return 0
 
 
@@ -272,30 +267,18 @@ _NUM_ARRIVALS: Final = 1500
 _PAYS: Final = 0.97  # the same as AUTO asks before it changes
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """What joining between stages would be worth. Immutable.
+def try_joining(servable: Servable, signature_name: str, max_rows: int) -> str:
+    """Cuts a loaded version into stages, and simulates who would join. Blocks.
 
-    Attributes:
-        text: Comments for the file of parameters, with the policy if it pays.
-        means_s: Mean latency at each of some loads, by rule; empty if the version is
-            computed whole.
-
+    Returns comments for the file of parameters, with the policy if joining pays.
     """
-
-    text: str
-    means_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-
-def try_joining(servable: Servable, signature_name: str, max_rows: int) -> Joining:
-    """Cuts a loaded version into stages, and simulates who would join. Blocks."""
     from tfs.runtime.guest.layered.simulation import Arrival, candidates, simulate
 
     try:
         times = _stage_times(servable, signature_name, max_rows)
     except ServingError as error:
         why = error.message
-        return Joining(f"#\n# Requests cannot join a running batch: {why}.\n")
+        return f"#\n# Requests cannot join a running batch: {why}.\n"
     dice = random.Random(1)
     means: dict[str, list[float]] = {}
     for load in _LOADS:
@@ -310,33 +293,11 @@ def try_joining(servable: Servable, signature_name: str, max_rows: int) -> Joini
     pays = (
         "pays: policy { layered { mode: AUTO } }" if ratio < _PAYS else "does not pay."
     )
-    text = (
+    return (
         f"#\n# Requests could join a running batch between {times.num_stages} stages. By\n"
         f"# simulation the mean latency would be {ratio:.2f} of that without, over\n"
         f"# loads of 20 to 95 %. {_why(times)}\n# It {pays}\n"
     )
-    return Joining(text, means)
-
-
-def draw_joining(joining: Joining, path: str) -> bool:
-    """Draws the mean latency over the load for each rule; returns whether it could."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    if not joining.means_s:
-        return False
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title("requests that join a running batch, by simulation")
-    axes.set_xlabel("load")
-    axes.set_ylabel("mean latency, ms")
-    for name, means_s in joining.means_s.items():
-        axes.plot(_LOADS, [each * 1e3 for each in means_s], "o-", label=name)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path)
-    return True
 
 
 def _stage_times(servable: Servable, signature_name: str, max_rows: int) -> StageTimes:
