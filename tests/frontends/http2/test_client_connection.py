@@ -19,13 +19,10 @@ from tfs.codec.call_error import error_of
 from tfs.core.call import Metadata
 from tfs.core.errors import Code, ResourceExhausted, ServingError, Unavailable
 from tfs.frontends.http2 import frames
-from tfs.frontends.http2.client_connection import (
-    ClientConnection,
-    Outcome,
-    UnaryRequest,
-)
+from tfs.frontends.http2.client_connection import ClientConnection
 from tfs.frontends.http2.frames import ConnectionFault, FrameType
 from tfs.frontends.http2.hpack_decoder import encode_literal
+from tfs.frontends.http2.unary_request import Outcome, UnaryRequest
 from tfs.frontends.status_details import status_details
 
 PATH = "/a.B/C"

@@ -19,7 +19,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
-from tfs.frontends.http2.client_connection import Outcome
+from tfs.frontends.http2.unary_request import Outcome
 from tfs.hosted.routing.job_connection import TlsFiles
 from tfs.hosted.routing.job_requests import JobRequests
 from tfs.testing.patience import PATIENCE_S

@@ -16,7 +16,7 @@ from tfs.core.errors import (
 )
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.tensor_view import Buffer
-from tfs.frontends.http2.client_connection import Outcome
+from tfs.frontends.http2.unary_request import Outcome
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall

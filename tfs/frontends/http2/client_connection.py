@@ -13,15 +13,12 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from struct import Struct
 from typing import Final
 from urllib.parse import unquote
 
-from tfs.core.call import Metadata
 from tfs.core.errors import BY_CODE, Code, ServingError, Unavailable
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2 import frames
@@ -43,10 +40,9 @@ from tfs.frontends.http2.frames import (
     unpack_uint32,
 )
 from tfs.frontends.http2.hpack_decoder import HpackDecoder, encode_literal
+from tfs.frontends.http2.stream import PREFIX_SIZE
+from tfs.frontends.http2.unary_request import Fields, Outcome, UnaryRequest
 from tfs.frontends.status_details import DETAILS_KEY
-
-Outcome = bytes | ServingError
-"""The answer to a request, or what came instead."""
 
 _FRAME_SIZE: Final = 262_144  # of the longest frame that we take
 _MAX_BLOCK_BYTES: Final = 65_536
@@ -58,7 +54,6 @@ _SMALLEST_TABLE: Final = b"\x20"
 
 _pack_prefix: Final = Struct(">BI").pack
 _unpack_prefix: Final = Struct(">BI").unpack_from
-_PREFIX_SIZE: Final = 5
 
 # What an HTTP status means that comes without a gRPC status (gRPC's
 # doc/http-grpc-status-mapping.md).
@@ -85,68 +80,6 @@ _OPENING: Final = (
     + encode_literal(b"content-type", b"application/grpc")
 )
 _SCHEMES: Final = {False: b"\x86", True: b"\x87"}
-
-Fields = dict[bytes, bytes]
-
-
-class UnaryRequest:
-    """A request, and how far it has got. Confined to one thread.
-
-    Attributes:
-        message: What is sent.
-        on_done: Told the outcome, once, and never after it was given up.
-
-    Args:
-        path: ``/package.Service/Method``.
-        message: What to send.
-        timeout_s: What is left of its deadline; the server is told, and nobody else.
-        metadata: What its caller sent besides.
-        on_done: Called from within whatever brings the outcome.
-
-    """
-
-    __slots__ = (
-        "begins",
-        "fields",
-        "message",
-        "num_sent",
-        "on_done",
-        "parts",
-        "path",
-        "stream_id",
-        "was_refused",
-        "window",
-    )
-
-    def __init__(
-        self,
-        path: str,
-        message: Buffer,
-        timeout_s: float | None,
-        metadata: Metadata,
-        on_done: Callable[[Outcome], None],
-    ) -> None:
-        self.path = path
-        self.message = message
-        self.on_done = on_done
-        self.fields = _fields(tuple(metadata))
-        if timeout_s is not None:
-            self.fields += _timeout(timeout_s)
-        self.was_refused = False  # by a server that ended its connection
-        self.stream_id = 0  # none yet
-        self.forget()
-
-    def forget(self) -> None:
-        """Forgets how far it has got, so that it can be sent anew."""
-        self.num_sent = 0  # of the prefix and the message
-        self.window = 0
-        self.begins: Fields | None = None  # of the answer
-        self.parts: list[Buffer] = []
-
-    @property
-    def num_left(self) -> int:
-        """Bytes that are still to be sent."""
-        return _PREFIX_SIZE + len(self.message) - self.num_sent
 
 
 class ClientConnection:
@@ -231,7 +164,7 @@ class ClientConnection:
         block = self._head_of(request.path) + request.fields
         if self._opening:
             block, self._opening = self._opening + block, b""
-        size = _PREFIX_SIZE + len(request.message)
+        size = PREFIX_SIZE + len(request.message)
         if (
             size <= self._window
             and size <= request.window
@@ -302,7 +235,7 @@ class ClientConnection:
     def _send_some(self, request: UnaryRequest, size: int) -> None:
         flags = END_STREAM if size == request.num_left else 0
         head = frames.frame_head(FrameType.DATA, flags, request.stream_id, size)
-        begin = request.num_sent - _PREFIX_SIZE
+        begin = request.num_sent - PREFIX_SIZE
         request.num_sent += size
         request.window -= size
         self._window -= size
@@ -499,34 +432,9 @@ class ClientConnection:
 
 def _message(parts: list[Buffer]) -> Outcome:
     """Returns the one message in DATA."""
-    if not parts or len(parts[0]) < _PREFIX_SIZE:
+    if not parts or len(parts[0]) < PREFIX_SIZE:
         parts = [b"".join(parts)]
-    num_bytes = sum(map(len, parts)) - _PREFIX_SIZE
+    num_bytes = sum(map(len, parts)) - PREFIX_SIZE
     if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
         return BY_CODE[Code.INTERNAL]("the server's answer is no plain message")
-    return b"".join((memoryview(parts[0])[_PREFIX_SIZE:], *parts[1:]))
-
-
-@lru_cache(maxsize=256)
-def _fields(metadata: tuple[tuple[str, str | bytes], ...]) -> bytes:
-    return b"".join(
-        encode_literal(
-            key.encode(),
-            base64.b64encode(value).rstrip(b"=")
-            if isinstance(value, bytes)
-            else value.encode("latin-1"),
-        )
-        for key, value in metadata
-    )
-
-
-def _timeout(timeout_s: float) -> bytes:
-    """Returns ``grpc-timeout``, rounded up to three digits, as gRPC itself rounds it.
-
-    So many requests begin with the same bytes, which the server has decoded before.
-    """
-    left_ms = max(1, math.ceil(min(timeout_s, 1e8) * 1e3))
-    step = 10 ** max(0, len(str(left_ms)) - 3)
-    left_ms = -(-left_ms // step) * step
-    text = f"{left_ms}m" if left_ms < 10**8 else f"{min(left_ms // 1000, 10**8 - 1)}S"
-    return encode_literal(b"grpc-timeout", text.encode())
+    return b"".join((memoryview(parts[0])[PREFIX_SIZE:], *parts[1:]))

@@ -11,8 +11,9 @@ from typing import Final
 
 from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import READABLE, WRITABLE, ServingLoop
-from tfs.frontends.http2.client_connection import ClientConnection, UnaryRequest
+from tfs.frontends.http2.client_connection import ClientConnection
 from tfs.frontends.http2.frames import ConnectionFault
+from tfs.frontends.http2.unary_request import UnaryRequest
 from tfs.frontends.listener import UNIX
 from tfs.frontends.wire import TlsWire, Wire
 

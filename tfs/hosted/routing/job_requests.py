@@ -12,11 +12,8 @@ from tfs.core.errors import Unavailable
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.tensor_view import Buffer
-from tfs.frontends.http2.client_connection import (
-    ClientConnection,
-    Outcome,
-    UnaryRequest,
-)
+from tfs.frontends.http2.client_connection import ClientConnection
+from tfs.frontends.http2.unary_request import Outcome, UnaryRequest
 from tfs.frontends.listener import UNIX
 from tfs.frontends.wire import Wire
 from tfs.hosted.routing.job_connection import JobConnection, TlsFiles, connect

@@ -21,7 +21,7 @@ from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.tensor_view import Buffer
-from tfs.frontends.http2.client_connection import Outcome
+from tfs.frontends.http2.unary_request import Outcome
 from tfs.hosted.routing.fleet_router import FORWARDED, Routes
 from tfs.hosted.routing.hedging import Hedging
 from tfs.hosted.routing.requested_model import requested_model
