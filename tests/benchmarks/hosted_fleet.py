@@ -87,13 +87,14 @@ class LocalFleet:
     Args:
         folder: Short, because sockets are in it.
         flags: Further flags.
+        router: Where its router listens; by default a socket in the folder.
 
     """
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, router: str = "") -> None:
         self.folder = folder
         self.base_path = folder / MODEL
-        self.router = f"unix:{folder}/router.sock"
+        self.router = router or f"unix:{folder}/router.sock"
         self._control = f"unix:{folder}/control.sock"
         self._flags = flags
         self._up: ServerProcess | None = None
