@@ -53,8 +53,9 @@ class Serving:
     Its lines are read by a thread, so that it never blocks on a full pipe. Models run
     in threads of the server unless ``measures`` is set: then they are measured and
     placed as by default, which costs the start of a zygote. The server is a fork of a
-    Python with its imports behind it unless ``measures`` or ``is_fresh`` is set: then it
-    starts as operators start it, which costs the import of torch.
+    Python with its imports behind it unless ``is_fresh`` is set: then it starts as
+    operators start it, which costs the import of torch. A fork may be told when to end
+    clients of express that make no progress (``no_progress_timeout_s``).
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Serving:
         measures: bool = False,
         is_fresh: bool = False,
         patience_s: float = PATIENCE_S,
+        no_progress_timeout_s: float | None = None,
     ) -> None:
         self._patience_s = patience_s
-        self._is_fresh = measures or is_fresh
+        self._no_progress_timeout_s = no_progress_timeout_s
+        self._is_fresh = is_fresh
         self._flags = flags if measures else (*QUICK, *flags)
         self.address = ""
         self.lines: list[str] = []
@@ -96,7 +99,12 @@ class Serving:
 
     def __enter__(self) -> Self:
         words = ("serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags)
-        self._attach(start_tfs(*words) if self._is_fresh else fork_tfs(*words))
+        timeout_s = self._no_progress_timeout_s
+        self._attach(
+            start_tfs(*words)
+            if self._is_fresh
+            else fork_tfs(*words, no_progress_timeout_s=timeout_s)
+        )
         self.address = self.wait_for(r"listening on (\S+)")
         return self
 
@@ -183,30 +191,31 @@ def start_tfs(*words: str) -> subprocess.Popen[str]:
     )
 
 
-def fork_tfs(*words: str) -> Process:
+def fork_tfs(*words: str, no_progress_timeout_s: float | None = None) -> Process:
     """Starts the command as :func:`start_tfs` does, but with its imports behind it.
 
     What a test changed in the environment is for a fresh process to see.
     """
     if _WARM.environment != _environment():
         return start_tfs(*words)
-    return _WARM.run(*words)
+    return _WARM.run(*words, no_progress_timeout_s=no_progress_timeout_s)
 
 
 def _environment() -> dict[str, str]:
-    """Returns what a server is to find; not what libraries noted here for themselves."""
+    """Returns what a server is to find; not what is noted here for others."""
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name in _FIRST_NAMES or not name.startswith(_NOTED_BY_LIBRARIES)
+        if name in _FIRST_NAMES or not name.startswith(_NOT_FOR_SERVERS)
     }
     return {**inherited, "PYTHONPATH": str(ROOT)}
 
 
 # pytest says which test runs; torch's compiler where its caches are, and commands that
-# ran in this process how much grpc is to tell.
-_NOTED_BY_LIBRARIES: Final = (
-    *("PYTEST_CURRENT_TEST", "TORCH", "_TORCH", "TRITON_"),
+# ran in this process how much grpc is to tell. Commands that run in this process look for
+# their controller.
+_NOT_FOR_SERVERS: Final = (
+    *("PYTEST_CURRENT_TEST", "TFS_HOSTED_CONTROLLER", "TORCH", "_TORCH", "TRITON_"),
     *("CUBLAS_", "CUDA_", "KMP_", "GRPC_"),
 )
 _FIRST_NAMES: Final = frozenset(os.environ) - {"PYTEST_CURRENT_TEST"}

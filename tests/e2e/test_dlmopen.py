@@ -32,6 +32,7 @@ def test_a_server_of_private_pythons_swaps_versions(tmp_path: Path) -> None:
             "--interpreter_backend=dlmopen",
             "--num_interpreters=1",  # each takes seconds twice, to try and to start
             measures=True,
+            is_fresh=True,  # whose static TLS is as large as an operator's
             patience_s=LONG_S,
         ) as server,
         Client(server.address, timeout_s=PATIENCE_S) as client,

@@ -45,6 +45,7 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.patience import PATIENCE_S
 
 _BUDGET_BYTES: Final = 96 << 20
+_NO_PROGRESS_S: Final = 2.0  # ten for a server as it is started
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _RAN: Final = re.compile(r"event=slow_round_stack .* ran_s=([\d.]+)")
 # The promise is 0.1 s. Where others share the cores' caches, all takes several times as
@@ -287,8 +288,8 @@ class Crowd:
         reads: Whether they read once they have sent all.
         headers: Headers of their requests.
         is_tls: Whether it is tried over TLS.
-        is_outlasted: Whether a long request is asked beside it, which takes the ten
-            seconds in which a crowd makes no progress.
+        is_outlasted: Whether a long request is asked beside it, which takes the seconds
+            in which a crowd makes no progress.
 
     """
 
@@ -358,7 +359,8 @@ _CROWDS: Final = {
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, int]]:
     """A server for all crowds in plain text, and what it has resident while idle."""
     flags = _model(tmp_path_factory.mktemp("plain"))
-    with Serving(*flags, f"--max_receive_bytes={_BUDGET_BYTES}") as serving:
+    flags = (*flags, f"--max_receive_bytes={_BUDGET_BYTES}")
+    with Serving(*flags, no_progress_timeout_s=_NO_PROGRESS_S) as serving:
         yield serving, _idle_bytes(serving, None)
 
 

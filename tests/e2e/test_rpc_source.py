@@ -23,9 +23,10 @@ X = np.ones((1, 2), np.float32)
 class Server:
     """A server with ``--source=rpc``, and its AdminService."""
 
-    def __init__(self, state_dir: Path, *, measures: bool = False) -> None:
+    def __init__(self, state_dir: Path, *, is_fresh: bool = False) -> None:
         self._flags = ("--source=rpc", f"--state_dir={state_dir}")
-        self.serving = Serving(*self._flags, measures=measures).__enter__()
+        serving = Serving(*self._flags, measures=is_fresh, is_fresh=is_fresh)
+        self.serving = serving.__enter__()
 
     def start_again(self) -> None:
         """Kills the process and starts another with the same state."""
@@ -97,7 +98,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_a_new_server_answers_its_fleet_before_it_imports_torch(tmp_path: Path) -> None:
     """A fleet's start does not wait for it; the first model does not, either."""
-    server = Server(tmp_path / "state", measures=True)
+    server = Server(tmp_path / "state", is_fresh=True)
     try:
         process = psutil.Process(server.serving.process.pid)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -25,7 +26,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn, TextIO
+from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S: Final = 60.0
@@ -115,13 +116,22 @@ class WarmPython:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def run(self, *words: str) -> ForkedProcess:
-        """Starts the ``tfs`` command with these words, both outputs in one pipe."""
+    def run(
+        self, *words: str, no_progress_timeout_s: float | None = None
+    ) -> ForkedProcess:
+        """Starts the ``tfs`` command with these words, both outputs in one pipe.
+
+        Args:
+            words: Its arguments.
+            no_progress_timeout_s: When a server ends clients of express that make no
+                progress, for which there is no flag; None for what it has.
+
+        """
         if self._socket is None:
             self._start()
         assert self._socket is not None
         out, told = os.pipe(), os.pipe()
-        message = json.dumps(words).encode()
+        message = json.dumps([no_progress_timeout_s, *words]).encode()
         assert len(message) < WISH_BYTES
         socket.send_fds(self._socket, [message], [out[1], told[1]])
         os.close(out[1])
@@ -150,11 +160,11 @@ class WarmPython:
         atexit.register(self.close)
 
 
-def _fork_on_wish(wishes: socket.socket) -> list[str] | None:
+def _fork_on_wish(wishes: socket.socket) -> list[Any] | None:
     """Forks until nobody wishes any more.
 
     Returns:
-        In a fork the words of its command, outputs in place; None in the first process.
+        In a fork what is wished, outputs in place; None in the first process.
 
     """
     running: dict[int, _Running] = {}  # by pidfd
@@ -213,11 +223,18 @@ class _Running(NamedTuple):
 def _main(fd: int) -> NoReturn:
     for name in _IMPORTED:
         importlib.import_module(name)
-    words = _fork_on_wish(socket.socket(fileno=fd))
-    if words is None:
+    wish = _fork_on_wish(socket.socket(fileno=fd))
+    if wish is None:
         sys.exit(0)
     from tfs.cli.main import main
 
+    timeout_s, *words = wish
+    if timeout_s is not None:
+        from tfs.frontends.express.client_state import ExpressOptions
+        from tfs.server.ports import transports
+
+        options = functools.partial(ExpressOptions, no_progress_timeout_s=timeout_s)
+        vars(transports)["ExpressOptions"] = options
     sys.exit(main(words))
 
 
