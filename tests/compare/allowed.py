@@ -91,7 +91,9 @@ ALLOWED: Final = (
         r'"quarantined": false|^[+-] +("signatures": \[\]|"code_digest": ""|\]),?$'
         r'|"num_warmup_requests": 0|"waiting": ""|"notes": \[\]|"residency": "ALWAYS"'
         r'|"request_s": 0|"skew": ""|"example_error": ""|"excluded_versions": \[\]'
-        r'|"version_labels": {}|"model_platform": ""|^[+-] +},?$',
+        r'|"version_labels": {}|"model_platform": ""|^[+-] +},?$'
+        r'|^\+ +"(revision|newest|since)": "(DIGEST|0)",|^\+ +"gone": \[\]'
+        r'|^\+ +"behind": false',
         "models and versions have fields more, so a comma more before them",
     ),
     Allowed(
@@ -128,6 +130,11 @@ ALLOWED: Final = (
         r"models",
         r"^\+ (revision|newest): ",
         "a list of models says of which state it is",
+    ),
+    Allowed(
+        r"apply (nonsense|nothing): (models|config)",
+        r"^\+ ",
+        "a configuration that was refused is told of until the next one is taken",
     ),
     Allowed(
         r"rollback ended",
