@@ -42,7 +42,8 @@ from tfs.server.fleet_source import FleetSource, keep_told, read_told
 from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
-from tfs.server.page.views import PageParts, RecentEvents
+from tfs.server.page.handler import PageHandler
+from tfs.server.page.views import RecentEvents, Views
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
@@ -174,6 +175,14 @@ class ModelServer:
             self._page,
             self._loading.probe,
         )
+        figures = self._gate.figures
+        page = PageHandler(
+            Views(self.core, reports, figures, self._events, self._clock),
+            admin,
+            access,
+            self._decoders.submit,
+            is_tls=self._options.rest_api_tls,
+        )
         methods = self._methods(admin, access)
         addresses = self._addresses = self._transport.start(doors, methods)
         for address in addresses:
@@ -183,9 +192,7 @@ class ModelServer:
             self.stats,
             self.core,
             self,
-            PageParts(
-                reports, self._gate.figures, self._events, self._clock, admin, access
-            ),
+            page,
             self._clock.wall_s(),
             self._gate.totals,
         )

@@ -33,7 +33,7 @@ def test_the_page_escapes_what_others_named() -> None:
         "page": 1,
         "num_pages": 1,
         "num_found": 1,
-        "address": "http://h:1",
+        "base_url": "http://h:1",
         "models": [described_view(model)],
     }
     page = render("docs", view)

@@ -9,16 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.server.environment import Environment, config, model
-from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import NotFound
 from tfs.core.stats import Stats
-from tfs.handlers.admin_access import AdminAccess
-from tfs.handlers.rest.openapi_document import DescribedModel
-from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.server_config import read_config_text
 from tfs.server.page.handler import prepare, render
-from tfs.server.page.views import PageParts, RecentEvents, Views
+from tfs.server.page.views import RecentEvents, Views
 from tfs.server.ports.openapi_pages import OpenApiPages
 
 NUM_MODELS = 10_000
@@ -42,15 +37,8 @@ def env() -> Environment:
 def views(env: Environment) -> Views:
     facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
     reports = ServerReports(env.core, env.clock, facts)
-    admin = CoreAdmin(env.core, env.clock, reports)
-    access = AdminAccess(frozenset(), "key")
-    parts = PageParts(reports, lambda *_: {}, RecentEvents(), env.clock, admin, access)
     prepare()
-
-    def described(spec: ModelSpec) -> DescribedModel:
-        raise NotFound(f"{spec.name} is being unloaded")
-
-    return Views(env.core, parts, described, lambda: "http://h:1")
+    return Views(env.core, reports, lambda *_: {}, RecentEvents(), env.clock)
 
 
 def taking(show: Callable[[], str]) -> tuple[str, float]:

@@ -116,6 +116,8 @@ class PageHandler:
         query = {key: each[-1] for key, each in parse_qs(call.query).items()}
         is_live = query.get("part") == "live"
         views, page = self._views, page_of(call.query)
+        scheme = "https" if self._is_tls else "http"
+        base_url = f"{scheme}://{call.headers.get('host', 'localhost')}"
         try:
             self._access.check(call)
             is_operator = True
@@ -132,7 +134,11 @@ class PageHandler:
             return views.config()
 
         def show() -> HttpReply:
-            view = {**views.head(is_operator=is_operator), **build()}
+            view = {
+                **views.head(is_operator=is_operator),
+                **build(),
+                "base_url": base_url,
+            }
             text = render(what, view, is_live=is_live)
             return HttpReply((text.encode(),), 200, HTML, _HEADERS)
 

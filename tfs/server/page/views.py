@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -18,14 +17,14 @@ from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_state import ServableState
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.stats import HistogramSnapshot
-from tfs.handlers.admin import Admin
-from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.rest.openapi_document import (
     DescribedModel,
     methods_of,
     request_example,
 )
+from tfs.handlers.rest.paths import path_of
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.servables.measuring.probe_subject import ProbeInputs
 from tfs.server.admin.server_reports import ServerReports
 from tfs.server.admin.version_report import FiguresOf
 from tfs.server.config.running_config import RunningConfig
@@ -63,59 +62,39 @@ class RecentEvents:
         return list(itertools.islice(found, _MAX_EVENTS))
 
 
-@dataclass(frozen=True, slots=True)
-class PageParts:
-    """What the page is made of. Immutable.
-
-    Attributes:
-        reports: The report on the server.
-        figures: Counters of requests.
-        events: What happened lately.
-        clock: Tells how long ago.
-        admin: Operates the server.
-        access: Who may.
-
-    """
-
-    reports: ServerReports
-    figures: FiguresOf
-    events: RecentEvents
-    clock: Clock
-    admin: Admin
-    access: AdminAccess
-
-
 class Views:
     """Builds views. Thread-safe; may block, because reports list base paths.
 
     Args:
         core: The core.
-        parts: What is known of it.
-        described: Returns a version with its examples.
-        address: Where this server can be reached, for lines to paste.
+        reports: The report on the server.
+        figures: Counters of requests.
+        events: What happened lately.
+        clock: Tells how long ago.
 
     """
 
     def __init__(
         self,
         core: ServerCore,
-        parts: PageParts,
-        described: Callable[[ModelSpec], DescribedModel],
-        address: Callable[[], str],
+        reports: ServerReports,
+        figures: FiguresOf,
+        events: RecentEvents,
+        clock: Clock,
     ) -> None:
         self._core = core
-        self._parts = parts
-        self._described = described
-        self._address = address
+        self._reports = reports
+        self._figures = figures
+        self._events = events
+        self._clock = clock
 
     def head(self, *, is_operator: bool) -> View:
         """Returns what every page has; with notes and paths for operators alone."""
-        reports = self._parts.reports
         return {
             "is_operator": is_operator,
-            "server": reports.server(),
-            "notes": reports.notes() if is_operator else (),
-            "now_s": self._parts.clock.wall_s(),
+            "server": self._reports.server(),
+            "notes": self._reports.notes() if is_operator else (),
+            "now_s": self._clock.wall_s(),
             "clean": str if is_operator else without_paths,
         }
 
@@ -143,7 +122,7 @@ class Views:
             "query": query,
             "show": show,
             "rows": [self._row(running, name) for name in paged["names"]],
-            "events": self._parts.events.latest(),
+            "events": self._events.latest(),
         }
 
     def model(self, name: str, *, has_form: bool) -> View:
@@ -155,7 +134,7 @@ class Views:
         """
         running = self._core.config.require_running()
         running.model(name)
-        report = self._parts.reports.model(running, name, include_stats=True)
+        report = self._reports.model(running, name, include_stats=True)
         primary = report.primary if report.HasField("primary") else None
         message = running.model_message(name)
         trial = self._core.served.trial(name)
@@ -167,7 +146,7 @@ class Views:
             "why": _why(running, report, primary),
             "canary": report.canary if report.HasField("canary") else None,
             "described": self._describe(name) if has_form else None,
-            "events": self._parts.events.latest(name),
+            "events": self._events.latest(name),
             "override": running.overrides.get(name),
             "config": "" if message is None else str(message).rstrip(),
         }
@@ -190,13 +169,12 @@ class Views:
         found = [self._describe(each) for each in names]
         return {
             **paged,
-            "address": self._address(),
             "models": [each for each in found if each is not None],
         }
 
     def _row(self, running: RunningConfig, name: str) -> View:
-        report = self._parts.reports.model(running, name)
-        by_signature = self._parts.figures(name, report.primary)
+        report = self._reports.model(running, name)
+        by_signature = self._figures(name, report.primary)
         figures = list(itertools.chain.from_iterable(by_signature.values()))
         num = sum(sum(each.num_by_code.values()) for each in figures)
         num_ok = sum(each.num_by_code.get(Code.OK, 0) for each in figures)
@@ -210,9 +188,30 @@ class Views:
     def _describe(self, name: str) -> View | None:
         """Returns the version of a model that answers; None if none does."""
         try:
-            return described_view(self._described(ModelSpec(name)))
+            return described_view(described_model(self._core, ModelSpec(name)))
         except ServingError:
             return None
+
+
+def described_model(core: ServerCore, asked: ModelSpec) -> DescribedModel:
+    """Returns a version, with an example of each of its signatures. Blocks on the disk.
+
+    Raises:
+        ServingError: It does not answer.
+
+    """
+    which = (asked.name, asked.version, asked.version_label)
+    with core.served.look_at(*which) as servable:
+        version, signatures = servable.id.version, dict(servable.signatures)
+    settings = core.config.models.get(asked.name)
+    folders = core.sources.paths_at_hand(settings.base_path) if settings else {}
+    folder = folders.get(version, "")
+    examples = {
+        key: ProbeInputs.of(folder, signature).batch(1)
+        for key, signature in signatures.items()
+    }
+    path = path_of(*which)
+    return DescribedModel(asked.name, version, signatures, examples, path)
 
 
 def page_of(query: str) -> int:

@@ -33,7 +33,6 @@ from tfs.server.metrics_page import (
 )
 from tfs.server.options import ServerOptions
 from tfs.server.page.handler import PageHandler, prepare
-from tfs.server.page.views import PageParts, Views
 from tfs.server.ports.listeners import http_listeners
 from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
 from tfs.server.ports.transports import connection_age_s
@@ -66,6 +65,7 @@ class HttpSurface:
     ) -> None:
         self._options = options
         self._executor = executor
+        self._now = loop.clock.now
         most = budget.largest_bytes // PARSED_FACTOR  # there is never room for more
         self._json_room = JsonRoom(min(options.max_json_bytes, most))
         self._addresses: Sequence[str] = ()
@@ -86,7 +86,7 @@ class HttpSurface:
         stats: Stats,
         core: ServerCore,
         health: HealthReader,
-        page_parts: PageParts,
+        page: PageHandler,
         started_s: float,
         totals: Totals,
     ) -> None:
@@ -111,14 +111,7 @@ class HttpSurface:
         described = OpenApiPages(core, run)
         has_cors = options.rest_api_enable_cors_support
         rest = RestHandler(methods, room, described.describe, has_cors=has_cors)
-        oip = OipRestHandler(methods, room, page_parts.clock.now, rest.bursts)
-        page = PageHandler(
-            Views(core, page_parts, described.model, self._base_url),
-            page_parts.admin,
-            page_parts.access,
-            run,
-            is_tls=options.rest_api_tls,
-        )
+        oip = OipRestHandler(methods, room, self._now, rest.bursts)
         root = HttpRoot(
             {REST: rest, OIP: oip},
             health.is_ready,
@@ -141,10 +134,6 @@ class HttpSurface:
     def addresses(self) -> Sequence[str]:
         """Where it listens; empty if it does not."""
         return self._addresses
-
-    def _base_url(self) -> str:
-        scheme = "https" if self._options.rest_api_tls else "http"
-        return f"{scheme}://{self._addresses[0].replace('0.0.0.0', 'localhost')}"
 
     def drain(self, deadline_s: float) -> bool:
         """See :meth:`HttpTransport.drain`."""

@@ -12,11 +12,9 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.model_lookup import NotResident
 from tfs.handlers.rest.openapi_document import DescribedModel, openapi_document
-from tfs.handlers.rest.paths import path_of
 from tfs.handlers.rest.root import Run, answer_apart
-from tfs.servables.measuring.probe_subject import ProbeInputs
 from tfs.server.core import ServerCore
-from tfs.server.page.views import page_of, page_view
+from tfs.server.page.views import described_model, page_of, page_view
 from tfs.server.system.versions import distribution_version
 
 DOCUMENT: Final = "/openapi.json"
@@ -52,7 +50,9 @@ class OpenApiPages:
             return
 
         def write() -> HttpReply:
-            return HttpReply(openapi_document([self.model(asked)], self._release))
+            return HttpReply(
+                openapi_document([described_model(self._core, asked)], self._release)
+            )
 
         answer_apart(self._run, call, write)
 
@@ -71,30 +71,4 @@ class OpenApiPages:
         for name in names:
             yield_to_requests()
             with suppress(ServingError):  # it does not answer now
-                yield self.model(ModelSpec(name))
-
-    def model(self, asked: ModelSpec) -> DescribedModel:
-        """Returns a version, with an example of each of its signatures.
-
-        Raises:
-            ServingError: It does not answer.
-
-        """
-        which = (asked.name, asked.version, asked.version_label)
-        handle = self._core.served.look_at(*which)
-        try:
-            signatures = dict(handle.servable.signatures)
-            version = handle.id.version
-        finally:
-            handle.release()
-        settings = self._core.config.models.get(asked.name)
-        folders = (
-            self._core.sources.paths_at_hand(settings.base_path) if settings else {}
-        )
-        folder = folders.get(version, "")
-        examples = {
-            key: ProbeInputs.of(folder, signature).batch(1)
-            for key, signature in signatures.items()
-        }
-        path = path_of(*which)
-        return DescribedModel(asked.name, version, signatures, examples, path)
+                yield described_model(self._core, ModelSpec(name))
