@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from typing import Final
 
 from tfs.core.call import TRACING
 from tfs.core.clock import Clock
@@ -12,6 +14,8 @@ from tfs.server.system.versions import distribution_version
 from tfs.server.tracing.settings import EXPORTER, TracingSettings, read_settings, wrong
 
 log = logging.getLogger(__name__)
+
+_LAST_SPANS_S: Final = 2.0  # a collector that is there takes them in some milliseconds
 
 
 class OtelTracing:
@@ -79,8 +83,11 @@ class OtelTracing:
         )
 
     def close(self) -> None:
-        """Sends what was traced, for half a minute at most; idempotent."""
+        """Sends what was traced, for two seconds at most; idempotent."""
         close, self._close = self._close, None
         if close is not None:
             TRACING.tracer = None
-            close()
+            # The SDK tries for half a minute, which is all that a container has to end.
+            last = threading.Thread(target=close, name="last-spans", daemon=True)
+            last.start()
+            last.join(_LAST_SPANS_S)
