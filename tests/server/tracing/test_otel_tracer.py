@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +17,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tests.e2e.serving import free_port
 from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.plan_desk import Desk, Model, PromptModel, SharedLookup, message
 from tests.handlers.served import OneModel
@@ -326,20 +327,37 @@ def test_a_wrong_setting_warns_once_and_traces_nothing(
     tracing.close()
 
 
-def test_a_collector_that_is_not_there_does_not_keep_the_server(
+def test_headers_are_refused_without_what_they_say(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its spans are lost when the server ends, though the SDK would go on trying."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr(otel_tracing, "_LAST_SPANS_S", 0.5)
-    tracing = OtelTracing(os.environ, MonotonicClock())
-    tracing.start()
-    assert TRACING.tracer is not None
-    trace = TRACING.tracer.begin(Traced().call(), "Predict")
-    assert trace is not None
-    trace.end(Code.OK, 1.0, 2.0, 3.0)
+    """They have the keys of collectors, and what is wrong with them goes to the log."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "secret,key=secr\u00e9t")
+    tracing = OtelTracing({"OTEL_TRACES_EXPORTER": "otlp"}, FakeClock())
     with caplog.at_level(logging.WARNING):
-        tracing.close()
-    assert TRACING.tracer is None
-    assert "Transient error" in caplog.text
-    assert "Failed to export spans" not in caplog.text
+        tracing.start()
+    tracing.close()
+    assert "Header format invalid" in caplog.text
+    assert "secr" not in caplog.text
+
+
+def test_a_collector_that_says_nothing_does_not_keep_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK goes on trying behind it; then the spans are lost, which is logged."""
+    monkeypatch.setattr(otel_tracing, "_LAST_SPANS_S", 0.01)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+    with socket.create_server(("127.0.0.1", 0)) as collector:
+        url = f"http://127.0.0.1:{collector.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        tracing = OtelTracing(os.environ, MonotonicClock())
+        tracing.start()
+        assert TRACING.tracer is not None
+        trace = TRACING.tracer.begin(Traced().call(), "Predict")
+        assert trace is not None
+        trace.end(Code.OK, 1.0, 2.0, 3.0)
+        with caplog.at_level(logging.WARNING):
+            tracing.close()
+            assert TRACING.tracer is None
+            (last,) = (t for t in threading.enumerate() if t.name == "last-spans")
+            last.join()
+    assert "Failed to export spans" in caplog.text

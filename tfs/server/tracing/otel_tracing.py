@@ -60,6 +60,8 @@ class OtelTracing:
 
         from tfs.server.tracing.otel_tracer import OtelTracer
 
+        # It shows headers that it cannot read, and they have the keys of collectors.
+        logging.getLogger("opentelemetry.util.re").addFilter(_without_values)
         found = entry_points(
             group="opentelemetry_traces_exporter", name=settings.exporter
         )
@@ -91,3 +93,8 @@ class OtelTracing:
             last = threading.Thread(target=close, name="last-spans", daemon=True)
             last.start()
             last.join(_LAST_SPANS_S)
+
+
+def _without_values(record: logging.LogRecord) -> bool:
+    record.args = ("...",) * len(record.args or ())
+    return True
