@@ -37,7 +37,7 @@ from tfs.hosted.controller_service import (
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.jobs.job_keeper import JobKeeper
+from tfs.hosted.jobs.job_runtime import JobSpec
 from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
@@ -115,7 +115,7 @@ class HostedService:
         self._callers = ThreadExecutor(_NUM_THREADS, "ask-job", self._clock)
         # Commands block for as long as versions are tried, and hold up no look at servers.
         self._acting = ThreadExecutor(_NUM_THREADS, "act", self._clock)
-        self._keeper = None if jobs is None else JobKeeper(state, jobs)
+        self._jobs = jobs
         self._synchronizer = Synchronizer(
             state,
             channels,
@@ -299,8 +299,8 @@ class HostedService:
                 self._state.store.wait(revision, _TICK_S)
                 now = self._state.read()
                 revision = now.revision
-                if self._keeper is not None:
-                    self._keeper.keep(now)
+                if self._jobs is not None:
+                    keep_jobs(self._jobs, self._state, now)
                 if revision != self._followed.revision:
                     self._followed = now
                     self._synchronizer.nudge()
@@ -312,3 +312,16 @@ class HostedService:
             except Exception:
                 log.exception("event=store_follower_failed")
                 self._stopping.wait(_PAUSE_S)
+
+
+def keep_jobs(jobs: RunningJobs, state: FleetState, now: Snapshot) -> None:
+    """Has the jobs run that a fleet wants ``now``, and notes in it where they listen."""
+    wanted = {name: job for name, job in now.fleet.jobs.items() if job.is_ours}
+    jobs.keep(
+        JobSpec(name, job.num_replicas, job.memory_bytes, job.cpus)
+        for name, job in wanted.items()
+    )
+    for name, replicas in jobs.seen.items():
+        found = tuple(each.address for each in replicas if each.address)
+        if name in wanted and found != wanted[name].addresses:
+            state.change(edits.set_addresses(name, found))

@@ -23,11 +23,11 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
-from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.ray_jobs import RayJobs, connect
 from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.service import keep_jobs
 from tfs.testing.patience import PATIENCE_S
 
 SPEC = JobSpec("job", 2, 64 * MIB)
@@ -286,15 +286,26 @@ def test_limits_hold_for_each_replica(runtime: Runtime) -> None:
         assert masks[0] != masks[1]
 
 
+@pytest.mark.parametrize("is_anew", [False, True])
 def test_other_limits_start_replicas_again_one_after_the_other(
-    runtime: Runtime,
+    runtime: Runtime, is_anew: bool
 ) -> None:
-    """The job serves all the time meanwhile."""
+    """The job serves all the time meanwhile, also if they changed while nobody kept it."""
     runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
+    addresses = [each.address for each in runtime.made.seen["job"]]
+    if is_anew:
+        runtime.made.close()
+        runtime.made = runtime.make()
     runtime.made.keep([replace(SPEC, memory_bytes=32 * MIB)])
-    again = ["started", "drained", "started"]
-    runtime.until(lambda: runtime.notes(0) == runtime.notes(1) == again)
+    again, num_answering = ["started", "drained", "started"], []
+
+    def is_done() -> bool:
+        num_answering.append(sum(map(bool, map(ask, addresses))))
+        return runtime.notes(0) == runtime.notes(1) == again
+
+    runtime.until(is_done)
+    assert min(num_answering) >= 1
     runtime.until(
         lambda: (
             [each.limits for each in runtime.made.seen["job"]]
@@ -336,18 +347,17 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
 ) -> None:
     """Those that the fleet starts; servers of others are none of its business."""
     runtime, state = local, state_in(tmp_path)
-    keeper = JobKeeper(state, runtime.made)
     state.change(edits.put_job(server("127.0.0.1:1", MIB)))
     state.change(edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
-    keeper.keep(state.read())
+    keep_jobs(runtime.made, state, state.read())
     runtime.until(lambda: runtime.is_running(2))
-    keeper.keep(state.read())
+    keep_jobs(runtime.made, state, state.read())
     found = state.read().fleet.jobs["job"].addresses
     assert [each.rpartition("/")[2] for each in found] == ["grpc.sock"] * 2
     revision = state.read().revision
-    keeper.keep(state.read())
+    keep_jobs(runtime.made, state, state.read())
     assert state.read().revision == revision
     state.change(edits.drain_job("job", force=True))
-    keeper.keep(state.read())
+    keep_jobs(runtime.made, state, state.read())
     runtime.until(lambda: not runtime.made.seen)
     state.store.close()

@@ -30,11 +30,11 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
 from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
+from tfs.hosted.service import keep_jobs
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -333,7 +333,6 @@ class SimulatedDay:
             ),
             holder=f"process {self._num_processes}",
         )
-        self._keeper = JobKeeper(self._state, self._jobs)
         reader = EditReader(lambda _: None, lambda _: MIB)
         self._controller = Controller(self._state, reader, self._clock)
         if self._num_processes > 1 and not self._store.is_away:
@@ -406,9 +405,9 @@ class SimulatedDay:
             state = self._state.read()
         except ServingError:
             return  # the store is away
-        self._keeper.keep(state)
+        keep_jobs(self._jobs, self._state, state)
         self._jobs.look()
-        self._keeper.keep(self._state.read())
+        keep_jobs(self._jobs, self._state, self._state.read())
         self._controller.take(state)
         fleet = state.fleet
         for name in self._servers.loads:

@@ -70,10 +70,11 @@ class ReplicaActor:
         self._jobs = RunningJobs(processes, clock)
         self._jobs.start()
 
-    def keep(self, spec: JobSpec) -> Replica:
-        """Has the server be what it should be; returns how it does."""
+    def keep(self, spec: JobSpec | None) -> Replica:
+        """Has the server be what it should be, or (None) as it is; returns how it does."""
         address = self._address()  # before the server asks for it
-        self._jobs.keep([replace(spec, name=_NAME, num_replicas=1)])
+        if spec is not None:
+            self._jobs.keep([replace(spec, name=_NAME, num_replicas=1)])
         for found in self._jobs.seen.get(_NAME, ()):
             return replace(found, address=address, started_s=0.0)
         return Replica(address, False, "not started yet")
@@ -111,7 +112,8 @@ class _Known:
     """A replica: its actor, and what that was asked for."""
 
     actor: Any
-    given: JobSpec | None = None  # None: it should end
+    given: JobSpec | None = None  # None: what an earlier runtime gave it
+    is_ending: bool = False
     answer: Any = None  # what is waited for
     seen: Replica | None = None
 
@@ -145,7 +147,7 @@ class RayJobs:
         asked = {(s.name, i): s for s in specs.values() for i in range(s.num_replicas)}
         for key, spec in asked.items():
             if key not in self._known:
-                self._known[key] = _Known(self._actor(key, spec))
+                self._known[key] = _Known(self._actor(key, spec), spec)
         for key, known in self._known.items():
             self._ask(key, known, asked.get(key))
         self._take_answers()
@@ -157,23 +159,29 @@ class RayJobs:
 
     def _ask(self, key: tuple[str, int], known: _Known, wanted: JobSpec | None) -> None:
         """Asks an actor for what is wanted, unless it was asked and has not answered."""
-        if known.answer is not None and (wanted is None) == (known.given is None):
+        if known.answer is not None and (wanted is None) == known.is_ending:
             return
+        known.is_ending = wanted is None
         if wanted is None:
-            known.given, known.answer = None, known.actor.drain.remote()
+            known.answer = known.actor.drain.remote()
             return
-        if known.given in (None, wanted) or self._can_spare(key):
+        if known.seen is not None and (
+            _has_limits(known.seen, wanted) or self._can_spare(key)
+        ):
             known.given = wanted
         known.answer = known.actor.keep.remote(known.given)
 
     def _can_spare(self, key: tuple[str, int]) -> bool:
-        """Whether all other replicas of a job serve, so that one may be drained."""
+        """Whether all other replicas of a job serve, as they should, so that one may drain."""
         others = [
-            each.seen
+            each
             for (name, index), each in self._known.items()
-            if name == key[0] and index != key[1] and each.given is not None
+            if name == key[0] and index != key[1] and not each.is_ending
         ]
-        return all_serve(others, self._is_ready)
+        return all(
+            each.seen and (each.given is None or _has_limits(each.seen, each.given))
+            for each in others
+        ) and all_serve((each.seen for each in others), self._is_ready)
 
     def _take_answers(self) -> None:
         waited = {each.answer: key for key, each in self._known.items() if each.answer}
@@ -187,7 +195,7 @@ class RayJobs:
             known.answer = known.seen = None
             with contextlib.suppress(self._ray.exceptions.RayActorError):
                 known.seen = self._ray.get(answer)
-            if known.given is None:
+            if known.is_ending:
                 self._ray.kill(known.actor)
                 del self._known[waited[answer]]
 
@@ -212,3 +220,7 @@ class RayJobs:
             memory=spec.memory_bytes,
         )
         return kind.remote(f"{self._folder}/{name}#{index}", list(self._command))
+
+
+def _has_limits(seen: Replica, spec: JobSpec) -> bool:
+    return seen.limits in (None, (spec.memory_bytes, spec.cpus))
