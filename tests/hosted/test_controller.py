@@ -300,8 +300,8 @@ def test_fields_that_are_absent_stay(api: Api) -> None:
 def test_prod_has_three_copies_by_default_and_temp_two(api: Api) -> None:
     """As many as there are servers, which why tells; more follow when servers come."""
     known = Identities({"tim": Identity("editor", instance="temp")})
-    reader = EditReader(check, estimate)
-    controller = Controller(api.state, reader, api.clock, identities=known)
+    reader = EditReader(check, estimate, identities=known)
+    controller = Controller(api.state, reader, api.clock)
 
     def add(name: str, owner: str, **hints: int) -> None:
         path, number = str(api.folder), pb.Hints(**hints)

@@ -73,8 +73,8 @@ def test_quotas_are_kept_and_their_refusals_told(tmp_path: Path) -> None:
     state = state_in(tmp_path)
     for address in ("a", "b"):
         state.change(edits.put_job(server(address, 1000 * MIB)))
-    reader = EditReader(check, lambda path: 10 * MIB)
-    controller = Controller(state, reader, FakeClock(), identities=known)
+    reader = EditReader(check, lambda path: 10 * MIB, identities=known)
+    controller = Controller(state, reader, FakeClock())
     number = 0
 
     def ask(request: Any, owner: str = "ann") -> None:
@@ -117,8 +117,9 @@ def test_prod_takes_the_place_of_temp_and_not_the_other_way(tmp_path: Path) -> N
     known = Identities({"tim": Identity("editor", instance="temp")})
     state = state_in(tmp_path)
     state.change(edits.put_job(server("a", 100 * MIB)))
-    reader = EditReader(check, lambda path: 30 * MIB)  # twice, while versions change
-    controller = Controller(state, reader, FakeClock(), identities=known)
+    # Twice, while versions change.
+    reader = EditReader(check, lambda path: 30 * MIB, identities=known)
+    controller = Controller(state, reader, FakeClock())
 
     def add(name: str, owner: str) -> None:
         request = pb.AddModelRequest(model=name, base_path=str(tmp_path))
@@ -142,9 +143,8 @@ def test_a_name_of_temp_changes_models_of_temp_and_nothing_else(tmp_path: Path) 
     known = Identities({"tim": Identity("editor", instance="temp")})
     state = state_in(tmp_path)
     state.change(edits.put_job(server("a", 1000 * MIB)))
-    controller = Controller(
-        state, EditReader(check, lambda path: MIB), FakeClock(), identities=known
-    )
+    reader = EditReader(check, lambda path: MIB, identities=known)
+    controller = Controller(state, reader, FakeClock())
     number = 0
 
     def ask(request: Any, owner: str = "tim") -> None:

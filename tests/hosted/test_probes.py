@@ -20,7 +20,7 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import HostedModel, read_config
-from tfs.hosted.probes import PER_VERSION_BYTES, Probes, newest_version_bytes
+from tfs.hosted.probes import PER_VERSION_BYTES, newest_version_bytes
 from tfs.hosted.reports import JobSighting
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -43,7 +43,7 @@ class Fleet:
             self.state,
             EditReader(check, lambda _: 10 * MIB),
             clock,
-            probes=Probes(self._probe, clock),
+            ask_for_probe=self._probe,
         )
         sizes = {"a": 100, "b": 300, "c": 200}
         for address, size in sizes.items():

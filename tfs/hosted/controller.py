@@ -19,8 +19,7 @@ from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import Edit, FleetState, check_generation
-from tfs.hosted.identities import Identities
-from tfs.hosted.probes import UNPROBED, Probed, Probes, is_probed
+from tfs.hosted.probes import AskForProbe, is_probed, probe
 from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -37,8 +36,7 @@ class Controller:
         clock: Times waits.
         nudge: Called after a change, so that it is acted on at once.
         model_stores: Where versions of new models are uploaded to, by partition.
-        identities: Whose quotas are kept.
-        probes: Has versions probed before they are added; None does not.
+        ask_for_probe: Has a server probe versions before they are added; None does not.
 
     """
 
@@ -49,12 +47,10 @@ class Controller:
         clock: Clock,
         nudge: Callable[[], None] = lambda: None,
         model_stores: Mapping[str, str] | None = None,
-        identities: Identities | None = None,
-        probes: Probes | None = None,
+        ask_for_probe: AskForProbe | None = None,
     ) -> None:
-        self._identities = identities or Identities()
         self._model_stores = model_stores or {}
-        self._probes = probes
+        self._ask_for_probe = ask_for_probe
         self._state = state
         self._reader = reader
         self._clock = clock
@@ -106,17 +102,18 @@ class Controller:
     def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, bool]:
         """Returns a request's edit, and whether no server can load what it brings."""
         now = self._state.read()
-        edit = self._read(request, now, owner)
+        edit = self._reader.read(request, now, owner)
         try:
-            if self._probes is None or not is_probed(request):
+            if self._ask_for_probe is None or not is_probed(request):
                 return edit, False  # ten thousand may be registered
             model = edit.apply(now.fleet).models[request.model]
         except ServingError:
             return edit, False  # it is refused whatever the version is like
         if self._state.request(request.edit.request_id) is not None:
             return edit, False  # a repetition gets the answer that it got before
-        probed = self._probes.run(request, model, now, until_s - _MARGIN_S)
-        edit = self._read(request, self._state.read(), owner, probed)
+        ask, by_s = self._ask_for_probe, until_s - _MARGIN_S
+        probed = probe(ask, self._clock, request, model, now, by_s)
+        edit = self._reader.read(request, self._state.read(), owner, probed)
         if probed.refusal:
             edit = replace(edit, notes=(*edit.notes, probed.refusal))
         return edit, bool(probed.refusal)
@@ -128,7 +125,7 @@ class Controller:
             raise InvalidArgument("nothing to simulate")
         now = self._state.read()
         request = getattr(asked, field)
-        edit = self._read(request, now, owner)
+        edit = self._reader.read(request, now, owner)
         try:
             check_generation(now.fleet, edit, request.edit)
             after = edit.apply(now.fleet)
@@ -209,13 +206,6 @@ class Controller:
         if not is_done(self._state.read()):
             with self._lock:
                 self._waiting.append(is_done)
-
-    def _read(
-        self, request: Any, now: Snapshot, owner: str, probed: Probed = UNPROBED
-    ) -> Edit:
-        is_temp = self._identities.is_temp(owner)
-        edit = self._reader.read(request, now, probed, owner=owner, is_temp=is_temp)
-        return self._identities.guarded(edit, owner)
 
     def _model(self, state: Snapshot, asked: pb.GetModelRequest) -> pb.ModelInfo | None:
         report = controller_report.model(state, asked.model)

@@ -27,7 +27,7 @@ from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.message_limits import CONFIG_BYTES, parse
 from tfs.handlers.reflection import OpenStreams
 from tfs.hosted.controller import Controller
-from tfs.hosted.identities import Identities
+from tfs.hosted.identities import ControlOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 _PREFIX: Final = "/v1/"
@@ -52,15 +52,14 @@ class ControllerService:
         executor: Executor,
         streams: OpenStreams,
         post: Callable[[Callable[[], None]], None],
-        identities: Identities,
-        key: str,
+        control: ControlOptions,
     ) -> None:
         self._controller = controller
         self._executor = executor
         self._streams = streams
         self._post = post
-        self._identities = identities
-        self._access = AdminAccess(_ALLOWED, key)
+        self._identities = control.identities
+        self._access = AdminAccess(_ALLOWED, control.http_key)
 
     def methods(self) -> list[RpcMethod]:
         """Returns the methods, by path."""

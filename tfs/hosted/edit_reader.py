@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sources.version_policy import list_versions
@@ -26,6 +26,7 @@ from tfs.hosted.fleet import (
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
+from tfs.hosted.identities import Identities
 from tfs.hosted.probes import (
     UNPROBED,
     Probed,
@@ -51,61 +52,60 @@ class EditReader:
             accept, because a server refuses its whole config if one model is wrong.
         estimate: Returns the bytes of the newest version below a base path, or raises.
         may_run_jobs: Whether something here starts the replicas of jobs.
+        identities: Who may do what, and whose quotas are kept.
 
     """
 
     check: Callable[[ModelConfig], object]
     estimate: Callable[[str], int] = newest_version_bytes
     may_run_jobs: bool = False
+    identities: Identities = field(default_factory=Identities)
 
     def read(
-        self,
-        request: Any,
-        now: Snapshot,
-        probed: Probed = UNPROBED,
-        *,
-        owner: str = "",
-        is_temp: bool = False,
+        self, request: Any, now: Snapshot, owner: str = "", probed: Probed = UNPROBED
     ) -> Edit:
-        """Returns a request's edit; applying it raises what is wrong with the request.
+        """Returns the edit that ``owner`` asks for; applying it raises what is wrong with it.
 
         ``probed`` says what came of probing the version that it brings; a model that it
-        adds belongs to ``owner``, if that is not empty, and to Temp if ``is_temp``.
+        adds belongs to ``owner``, if that is not empty.
         """
         try:
-            match request:
-                case pb.AddModelRequest():
-                    made = self._new_model(request, probed, is_temp)
-                    return edits.add_model(replace(made, owner=owner))
-                case pb.UpdateModelRequest():
-                    return self._update_model(request)
-                case pb.RemoveModelRequest():
-                    return edits.remove_model(request.model)
-                case pb.AddVersionRequest():
-                    model = edits.required(now.fleet, request.model)
-                    if missing := _missing_version(model, request.version):
-                        raise NotFound(missing)
-                    return edits.add_version(request.model, request.version, probed)
-                case pb.SetPolicyRequest():
-                    return self._set_policy(request, now)
-                case pb.SetHintsRequest():
-                    return _set_hints(request)
-                case pb.AddJobRequest():
-                    return _put_job(self._job(request), now.fleet)
-                case _:
-                    return edits.drain_job(request.job, force=request.force)
+            edit = self._read(request, now, owner, probed)
         except ServingError as error:
-            return _refused(request, error)
+            edit = _refused(request, error)
+        return self.identities.guarded(edit, owner)
+
+    def _read(self, request: Any, now: Snapshot, owner: str, probed: Probed) -> Edit:
+        match request:
+            case pb.AddModelRequest():
+                return edits.add_model(self._new_model(request, owner, probed))
+            case pb.UpdateModelRequest():
+                return self._update_model(request)
+            case pb.RemoveModelRequest():
+                return edits.remove_model(request.model)
+            case pb.AddVersionRequest():
+                model = edits.required(now.fleet, request.model)
+                if missing := _missing_version(model, request.version):
+                    raise NotFound(missing)
+                return edits.add_version(request.model, request.version, probed)
+            case pb.SetPolicyRequest():
+                return self._set_policy(request, now)
+            case pb.SetHintsRequest():
+                return _set_hints(request)
+            case pb.AddJobRequest():
+                return _put_job(self._job(request), now.fleet)
+            case _:
+                return edits.drain_job(request.job, force=request.force)
 
     def _new_model(
-        self, asked: pb.AddModelRequest, probed: Probed, is_temp: bool
+        self, asked: pb.AddModelRequest, owner: str, probed: Probed
     ) -> HostedModel:
         config = parse_model_config(asked.config)
         config.name, config.base_path = asked.model, asked.base_path
         self.check(config)
         if probed.crash:
             raise FailedPrecondition(f"its newest version crashes: {probed.crash}")
-        hints = asked.hints
+        hints, is_temp = asked.hints, self.identities.is_temp(owner)
         by_default = not hints.HasField("min_replicas")
         least, most = hints.min_replicas, hints.max_replicas
         if by_default:
@@ -125,6 +125,7 @@ class EditReader:
             num_replicas=max(least, 1),
             is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
             cpus=hints.cpus,
+            owner=owner,
             is_temp=is_temp,
             copies_by_default=by_default,
         )

@@ -59,59 +59,46 @@ class Probed:
 UNPROBED: Final = Probed()
 
 
-class Probes:
-    """Has versions probed, on the servers with the most room first. Thread-safe; blocks.
+def probe(
+    ask: AskForProbe,
+    clock: Clock,
+    request: Any,
+    model: HostedModel,
+    now: Snapshot,
+    deadline_s: float = math.inf,
+) -> Probed:
+    """Has the version probed that a request brings, where the most room is; blocks.
 
-    A version that was not tried in time, or that no server can try, is served untried: its
-    servers load it in a process of its own as well.
+    A server that ends is no answer; two of them are. A version that was not tried in time,
+    or that no server can try, is served untried: its servers load it in a process of its own
+    as well.
     """
-
-    def __init__(self, probe: AskForProbe, clock: Clock) -> None:
-        self._probe = probe
-        self._clock = clock
-
-    def run(
-        self,
-        request: Any,
-        model: HostedModel,
-        now: Snapshot,
-        deadline_s: float = math.inf,
-    ) -> Probed:
-        """Returns what came of probing the version that a request brings to a model.
-
-        A server that ends is no answer; two of them are.
-        """
-        config = read_config(model)
-        if isinstance(request, controller_pb2.AddVersionRequest):
-            version = request.version
-        elif not (found := versions_in(config.base_path)):
-            return UNPROBED
-        else:
-            version = max(found)
-        config.ClearField("excluded_versions")
-        asked = pb.ProbeRequest(config=config, version=version)
-        until_s = min(deadline_s, self._clock.now() + _LIMIT_S)
-        ended: list[str] = []
-        for address in _with_most_room(now, model.partition):
-            left_s = until_s - self._clock.now()
-            if left_s <= 0:
-                break
-            try:
-                return _read(self._probe(address, asked, left_s), address)
-            except Aborted:
-                ended.append(address)
-                if len(ended) == _MOST_ENDED:
-                    both = " and ".join(ended)
-                    return Probed(crash=f"{both} ended while they tried it")
-            except ServingError as error:
-                which = f"{model.name}/{version}"
-                log.info(
-                    "event=not_tried servable=%s address=%s problem=%s",
-                    which,
-                    address,
-                    error,
-                )
+    config = read_config(model)
+    if isinstance(request, controller_pb2.AddVersionRequest):
+        version = request.version
+    elif not (found := versions_in(config.base_path)):
         return UNPROBED
+    else:
+        version = max(found)
+    config.ClearField("excluded_versions")
+    asked = pb.ProbeRequest(config=config, version=version)
+    until_s = min(deadline_s, clock.now() + _LIMIT_S)
+    ended: list[str] = []
+    for address in _with_most_room(now, model.partition):
+        left_s = until_s - clock.now()
+        if left_s <= 0:
+            break
+        try:
+            return _read(ask(address, asked, left_s), address)
+        except Aborted:
+            ended.append(address)
+            if len(ended) == _MOST_ENDED:
+                both = " and ".join(ended)
+                return Probed(crash=f"{both} ended while they tried it")
+        except ServingError as error:
+            what = f"{model.name}/{version}", address, error
+            log.info("event=not_tried servable=%s address=%s problem=%s", *what)
+    return UNPROBED
 
 
 def is_probed(request: Any) -> bool:

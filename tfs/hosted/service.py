@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
@@ -39,7 +39,6 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import JobSpec
 from tfs.hosted.jobs.running_jobs import RunningJobs
-from tfs.hosted.probes import Probes
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.job_channels import JobChannels
@@ -135,20 +134,18 @@ class HostedService:
         if reader is not None:
             self._controller = Controller(
                 state,
-                reader,
+                replace(reader, identities=options.control.identities),
                 self._clock,
                 self._synchronizer.nudge,
                 options.model_stores,
-                options.control.identities,
-                Probes(channels.probe, self._clock),
+                channels.probe,
             )
             self._commands = ControllerService(
                 self._controller,
                 self._acting,
                 self._streams,
                 self._loop.post,
-                options.control.identities,
-                options.control.http_key,
+                options.control,
             )
         self._stopping = threading.Event()
         self._follower = threading.Thread(

@@ -16,6 +16,11 @@ class JobSpec:
     memory_bytes: int  # for the models of each
     cpus: int = 0  # of each; 0: all that there are
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The memory_bytes and cpus of each."""
+        return self.memory_bytes, self.cpus
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -27,9 +32,7 @@ class Replica:
     is_running: bool  # it has a process
     problem: str = ""  # why it has none
     limits: tuple[int, int] | None = None  # its memory_bytes and cpus, where known
-    started_s: float = (
-        0.0  # when its process did, by this machine's clock; 0: not known
-    )
+    started_s: float = 0.0  # by this machine's clock; 0: not known
 
 
 Seen = Mapping[str, Sequence[Replica]]

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -61,10 +61,11 @@ class _Process:
 
     name: str
     index: int
+    folder: Path
     pid: int = 0
     birth: str = ""
     started_s: float = 0.0
-    limits: dict[str, int] = field(default_factory=dict)  # of its process
+    limits: tuple[int, int] = 0, 0  # of its process
     num_failed: int = 0  # in a row, without a good run between
     start_at_s: float = 0.0
     kill_at_s: float | None = None  # it drains
@@ -105,15 +106,15 @@ class LocalProcesses:
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         self._processes = {
-            (place.parent.name, int(place.name)): self._found(place)
-            for place in self._folder.glob("*/*")
-            if place.name.isdecimal()
+            (each.parent.name, int(each.name)): self._found(each)
+            for each in self._folder.glob("*/*")
+            if each.name.isdecimal()
         }
 
     def look(self, specs: Mapping[str, JobSpec]) -> Seen:
         for name, spec in specs.items():
             for index in range(spec.num_replicas):
-                known = _Process(name, index)
+                known = _Process(name, index, self._folder / name / f"{index}")
                 self._processes.setdefault((name, index), known)
         for each in list(self._processes.values()):
             wanted = specs.get(each.name)
@@ -147,7 +148,7 @@ class LocalProcesses:
             if now_s >= process.kill_at_s:
                 _signal(process, signal.SIGKILL)
         elif spec is None or (
-            process.limits != _limits(spec) and self._can_spare(process, spec)
+            process.limits != spec.limits and self._can_spare(process, spec)
         ):
             where = process.name, process.index
             log.info("event=replica_drains job=%s index=%d", *where)
@@ -164,19 +165,20 @@ class LocalProcesses:
             return False
         return all_serve(map(self._replica, others), self._is_ready)
 
-    def _found(self, place: Path) -> _Process:
+    def _found(self, folder: Path) -> _Process:
         """Returns a replica of an earlier runtime, with its process if that still runs."""
-        process = _Process(place.parent.name, int(place.name))
+        process = _Process(folder.parent.name, int(folder.name), folder)
         try:
-            form = json.loads((place / "process").read_text())
-            process.pid, process.birth = int(form["pid"]), form["birth"]
-            process.limits = {each: form[each] for each in ("memory_bytes", "cpus")}
+            form = json.loads((folder / "process").read_text())
+            pid, birth = int(form["pid"]), form["birth"]
+            limits = form["memory_bytes"], form["cpus"]
         except (OSError, ValueError, KeyError, TypeError):
-            return _Process(process.name, process.index)
-        if not process.birth or _birth(process.pid) != process.birth:
-            return _Process(process.name, process.index)
-        where = process.name, process.index, process.pid
+            return process
+        if not birth or _birth(pid) != birth:
+            return process
+        where = process.name, process.index, pid
         log.info("event=replica_found job=%s index=%d pid=%d", *where)
+        process.pid, process.birth, process.limits = pid, birth, limits
         process.started_s = self._clock.now()
         if form.get("drains"):  # a second signal would end it at once
             process.kill_at_s = process.started_s + _DRAIN_S
@@ -185,11 +187,11 @@ class LocalProcesses:
     def _keep_note(self, process: _Process, *, drains: bool = False) -> None:
         """Has a later runtime find a process."""
         form = {"pid": process.pid, "birth": process.birth, "drains": drains}
-        text = json.dumps({**form, **process.limits})
-        (self._place(process) / "process").write_text(text)
+        form["memory_bytes"], form["cpus"] = process.limits
+        (process.folder / "process").write_text(json.dumps(form))
 
     def _start(self, process: _Process, spec: JobSpec) -> None:
-        folder, socket = self._place(process), self._socket(process)
+        folder, socket = process.folder, _socket(process)
         if "/" in spec.name or len(os.fsencode(socket)) > _LONGEST_SOCKET:
             self._note_failure(process, "needs a job with a shorter name, and no slash")
             return
@@ -215,7 +217,7 @@ class LocalProcesses:
             os.sched_setaffinity(0, every)
         started.returncode = 0  # it is waited for here, and by its number
         process.pid, process.birth = started.pid, _birth(started.pid)
-        process.started_s, process.limits = self._clock.now(), _limits(spec)
+        process.started_s, process.limits = self._clock.now(), spec.limits
         self._keep_note(process)
         where = spec.name, process.index, process.pid
         log.info("event=replica_started job=%s index=%d pid=%d", *where)
@@ -227,7 +229,7 @@ class LocalProcesses:
             return
         if self._clock.now() - process.started_s >= _GOOD_RUN_S:
             process.num_failed = 0
-        self._note_failure(process, f"{how}; {self._place(process) / 'log'} says more")
+        self._note_failure(process, f"{how}; {process.folder / 'log'} says more")
 
     def _note_failure(self, process: _Process, how: str) -> None:
         pause_s = 0.0
@@ -237,35 +239,24 @@ class LocalProcesses:
         process.num_failed += 1
         process.start_at_s = self._clock.now() + pause_s
         process.problem = f"replica {process.index} {how}"
-        log.warning(
-            "event=replica_ended job=%s problem=%s again_in_s=%.1f",
-            process.name,
-            process.problem,
-            pause_s,
-        )
+        told = process.name, process.problem, pause_s
+        log.warning("event=replica_ended job=%s problem=%s again_in_s=%.1f", *told)
 
     def _forget(self, process: _Process) -> None:
-        shutil.rmtree(self._place(process), ignore_errors=True)
+        shutil.rmtree(process.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            (self._folder / process.name).rmdir()
+            process.folder.parent.rmdir()
         del self._processes[process.name, process.index]
 
     def _replica(self, process: _Process) -> Replica:
-        address = f"unix:{self._socket(process)}"
+        address = f"unix:{_socket(process)}"
         if not process.pid:
             return Replica(address, False, process.problem)
-        limits = process.limits["memory_bytes"], process.limits["cpus"]
-        return Replica(address, True, "", limits, process.started_s)
-
-    def _socket(self, process: _Process) -> str:
-        return str(self._place(process) / "grpc.sock")
-
-    def _place(self, process: _Process) -> Path:
-        return self._folder / process.name / str(process.index)
+        return Replica(address, True, "", process.limits, process.started_s)
 
 
-def _limits(spec: JobSpec) -> dict[str, int]:
-    return {"memory_bytes": spec.memory_bytes, "cpus": spec.cpus}
+def _socket(process: _Process) -> str:
+    return str(process.folder / "grpc.sock")
 
 
 def _share(every: Sequence[int], cpus: int, index: int) -> Sequence[int]:

@@ -166,7 +166,7 @@ class RayJobs:
             known.answer = known.actor.drain.remote()
             return
         if known.seen is not None and (
-            _has_limits(known.seen, wanted) or self._can_spare(key)
+            known.seen.limits in (None, wanted.limits) or self._can_spare(key)
         ):
             known.given = wanted
         known.answer = known.actor.keep.remote(known.given)
@@ -179,7 +179,8 @@ class RayJobs:
             if name == key[0] and index != key[1] and not each.is_ending
         ]
         return all(
-            each.seen and (each.given is None or _has_limits(each.seen, each.given))
+            each.seen
+            and (each.given is None or each.seen.limits in (None, each.given.limits))
             for each in others
         ) and all_serve((each.seen for each in others), self._is_ready)
 
@@ -220,7 +221,3 @@ class RayJobs:
             memory=spec.memory_bytes,
         )
         return kind.remote(f"{self._folder}/{name}#{index}", list(self._command))
-
-
-def _has_limits(seen: Replica, spec: JobSpec) -> bool:
-    return seen.limits in (None, (spec.memory_bytes, spec.cpus))
