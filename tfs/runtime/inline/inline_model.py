@@ -168,7 +168,7 @@ class InlineModel:
             return
         # Modules and importers of a package hold each other: their memory goes when
         # whoever unloads collects, once for all that it unloads together
-        # (managers/loading/load_admission.py).
+        # (tfs/core/process_memory.py).
         guest.close()
         if self.source.device != "cpu":
             # A device's is short, and nobody else returns what torch keeps of it: the

@@ -5,7 +5,7 @@ shrinks the heap whenever twice the size of such a block is free at its end (tha
 starts at 128 KB and adapts to what glibc sees). A server whose requests and replies are
 images or larger then pays for page faults on most of them, again and again. With the
 thresholds below, such blocks come from the heap and stay there. The memory of a version
-is returned when it is unloaded, by ``malloc_trim`` (:mod:`managers.loading.load_admission`), whatever
+is returned when it is unloaded, by ``malloc_trim`` (:mod:`tfs.core.process_memory`), whatever
 the thresholds are.
 
 There is one heap for all threads. From further heaps, ``malloc_trim`` does not return
