@@ -16,7 +16,7 @@ from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.static_manager import StaticManager, StaticManagerBuilder
 from managers.transition_policy import availability_preserving, resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 
 __all__ = [
     "AspiredVersionsManager",

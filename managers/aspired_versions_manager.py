@@ -38,8 +38,7 @@ from managers.transition_policy import (
     availability_preserving,
 )
 from managers.versions.harness_state import COMING_STATES, HarnessSnapshot, HarnessState
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoadStatus, Version
+from managers.versions.version import LoadStatus, RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, ServingError

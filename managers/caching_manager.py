@@ -17,8 +17,7 @@ from managers.loading.load_admission import ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
 from managers.steps.driver import Driver
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData, Version
+from managers.versions.version import LoaderData, RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (

@@ -14,8 +14,7 @@ from typing import Final
 
 from managers.loading.version_executor import VersionExecutor
 from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
-from managers.versions.retry import RetryOptions
-from managers.versions.version import Version
+from managers.versions.version import RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock
 from tfs.core.errors import Quarantined

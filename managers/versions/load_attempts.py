@@ -15,8 +15,7 @@ import logging
 from collections.abc import Callable
 
 from managers.versions.harness_state import HarnessState
-from managers.versions.retry import is_transient
-from managers.versions.version import Version
+from managers.versions.version import Version, is_transient
 from tfs.core.errors import (
     BY_CODE,
     Internal,

@@ -23,8 +23,7 @@ from typing import Final
 
 from managers.serving_map import Handle, ServingMap
 from managers.versions.harness_state import END_STATES, HarnessSnapshot, HarnessState
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData, Version
+from managers.versions.version import LoaderData, RetryOptions, Version
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tfs.cli.main import main
 from tfs.cli.serving.serve_arguments import (
     REFUSED,

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from managers.loading.load_admission import ResourceTracker
 from managers.loading.version_executor import VersionExecutor
 from managers.versions.harness_state import HarnessState
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData, Version
+from managers.versions.version import LoaderData, RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tests.managers.environment import Pools, Surroundings
 from tfs.core.errors import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from managers.loading.version_executor import PATIENCE_S
 from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
-from managers.versions.retry import PERMANENT_CODES, RetryOptions
+from managers.versions.version import PERMANENT_CODES, RetryOptions
 from tfs.core.errors import Unavailable
 from tfs.core.servable_state import ManagerState
 

@@ -17,8 +17,7 @@ from managers.transition_policy import (
     resource_preserving,
 )
 from managers.versions.harness_state import HarnessSnapshot
-from managers.versions.retry import RetryOptions
-from managers.versions.version import Version
+from managers.versions.version import RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tests.managers.environment import POOLS, Environment, Pools
 from tests.threads import run_together

@@ -12,8 +12,7 @@ import pytest
 from managers.caching_manager import CachingManager, PathPrefixLoaderFactory
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData, Version
+from managers.versions.version import LoaderData, RetryOptions, Version
 from tests.managers.environment import POOLS, Pools, executor
 from tests.threads import run_together
 from tfs.core.errors import (

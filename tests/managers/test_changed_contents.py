@@ -8,7 +8,7 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.transition_policy import resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools, saving
 from tfs.core.errors import (
     InvalidArgument,

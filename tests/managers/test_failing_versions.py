@@ -11,7 +11,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import Action, resource_preserving
 from managers.versions.harness_state import HarnessSnapshot
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools
 from tests.managers.transition_policy.tables import meaning
 from tfs.core.errors import DataLoss, InvalidArgument, Unavailable

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from managers.versions.harness_state import HarnessState
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS
 from tests.managers.executor_world import S1_1, S3_1, THREADS, World
 from tfs.core.errors import (

@@ -19,7 +19,7 @@ from managers.aspired_versions_manager import (
 from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.transition_policy import resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Internal, InvalidArgument, ServingError, Unavailable
 from tfs.core.event_bus import EventBus

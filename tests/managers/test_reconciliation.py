@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from managers.steps.inbox import Aspired, Reconciliation, reconcile
 from managers.versions.harness_state import HarnessState
-from managers.versions.retry import RetryOptions
-from managers.versions.version import LoaderData, Version
+from managers.versions.version import LoaderData, RetryOptions, Version
 from tfs.core.errors import Internal, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersions, ServableData

@@ -9,7 +9,7 @@ import pytest
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving
 from tests.managers.transition_policy.tables import meaning
 from tfs.core.errors import (

@@ -13,8 +13,7 @@ from managers.versions.load_attempts import (
     load_once,
     unload,
 )
-from managers.versions.retry import RetryOptions
-from managers.versions.version import Version
+from managers.versions.version import RetryOptions, Version
 from tfs.core.errors import (
     Cancelled,
     Code,

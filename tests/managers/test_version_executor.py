@@ -10,7 +10,7 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.versions.harness_state import HarnessState
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS
 from tests.managers.executor_world import S1_1, S3_1, THREADS, Outcome, World
 from tests.threads import run_together

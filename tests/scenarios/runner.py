@@ -34,7 +34,7 @@ from pathlib import Path
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loading.load_admission import ResourceTracker
 from managers.transition_policy import availability_preserving, resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import Environment, Pools
 from tfs.core.errors import BY_CODE, Code, FailedPrecondition, ServingError
 from tfs.core.servable_handle import ServableHandle

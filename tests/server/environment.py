@@ -11,7 +11,7 @@ from managers.aspired_versions_manager import (
 )
 from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from sources.file_system import FileSystemSourceOptions
 from sources.servable_to_monitor import StoragePath
 from tests.server.puppet import PuppetLoader, PuppetServable, floats

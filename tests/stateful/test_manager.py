@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.transition_policy import resource_preserving
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from tests.managers.environment import Environment, Pools
 from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tfs.core.servable_handle import ServableHandle

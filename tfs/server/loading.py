@@ -18,7 +18,7 @@ from managers.aspired_versions_manager import (
 )
 from managers.loading.load_admission import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_caches
 from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import FileSystemSourceOptions

@@ -10,7 +10,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManagerOptions,
 )
 from managers.state_monitor import ServableStateMonitor
-from managers.versions.retry import RetryOptions
+from managers.versions.version import RetryOptions
 from sources.adapter import LoaderSourceAdapter
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
