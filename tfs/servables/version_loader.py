@@ -8,11 +8,12 @@ A version of known code is loaded where it belongs at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -84,6 +85,7 @@ class VersionLoader:
         self._code_digest: str | None = None
         self._concurrency = 1
         self._resident_bytes: int | None = None
+        self._load_s = 0.0
         self._has_loaded = False
         # Guards the fields below; leaf.
         self._changed = threading.Condition()
@@ -130,7 +132,17 @@ class VersionLoader:
     def load(self, servable_id: ServableId) -> None:
         if self._version is not None:
             raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
-        version = self._load_model(servable_id)
+        source = self._verify(servable_id)
+        with self._turn() as known:
+            version = self._load_model(source, known)
+            with self._freed_if_that_fails(version):
+                profile = self._measure_or_recall(version, known)
+        with self._freed_if_that_fails(version):
+            # Measuring that profile has called it, or may have.
+            was_called = known is None or known.is_repeatable
+            self._place(version, profile, was_called=was_called)
+            self._batch(version)
+            self._warm_up(version)
         with self._changed:
             self._version = version
             slow_s, self._slow_s = self._slow_s, None
@@ -152,56 +164,56 @@ class VersionLoader:
 
     # -- a load ------------------------------------------------------------------------
 
-    def _load_model(self, servable_id: ServableId) -> LoadedVersion:
-        context = self._context
+    def _verify(self, servable_id: ServableId) -> ModelSource:
         verify_version(self._path)
         description = self._reader.describe(self._path)
         check_examples(self._path, description.signatures)
         self._concurrency = concurrency_of(description.entry, self._path)
-        profiler = context.profiler
-        # Versions of unknown code come in turn.
-        with (
-            nullcontext()
-            if profiler is None
-            else profiler.turn(self.code_digest) as known
-        ):
-            placement = self._place(known)
-            source = ModelSource(
-                id=servable_id,
-                path=self._path,
-                platform=self._reader.name,
-                entry=description.entry,
-                signatures=description.signatures,
-                device=context.device,
-                intra_op_threads=context.intra_op_threads,
-                code_digest=self.code_digest if profiler is not None else "",
-                was_measured=known is not None,
-            )
-            begun_s = time.perf_counter()
-            model = context.interpreter_for(placement.backend).load(source)
-            load_s = time.perf_counter() - begun_s
-            yield_to_requests()
-            version = LoadedVersion(PlacedModel(model, context.clock))
-            try:
-                profile = self._measure_or_recall(version, load_s, known)
-            except BaseException:
-                self._free(version)
-                raise
+        context = self._context
+        return ModelSource(
+            id=servable_id,
+            path=self._path,
+            platform=self._reader.name,
+            entry=description.entry,
+            signatures=description.signatures,
+            device=context.device,
+            intra_op_threads=context.intra_op_threads,
+            code_digest=self.code_digest if context.profiler is not None else "",
+        )
+
+    def _turn(self) -> AbstractContextManager[ModelProfile | None]:
+        """Yields what is known of the code; versions of unknown code come in turn."""
+        profiler = self._context.profiler
+        return nullcontext() if profiler is None else profiler.turn(self.code_digest)
+
+    def _load_model(
+        self, source: ModelSource, known: ModelProfile | None
+    ) -> LoadedVersion:
+        placement = self._placement_by(known)
+        source = replace(source, was_measured=known is not None)
+        begun_s = time.perf_counter()
+        model = self._context.interpreter_for(placement.backend).load(source)
+        self._load_s = time.perf_counter() - begun_s
+        yield_to_requests()
+        version = LoadedVersion(PlacedModel(model, self._context.clock))
+        version.placement = placement
+        return version
+
+    @contextlib.contextmanager
+    def _freed_if_that_fails(self, version: LoadedVersion) -> Iterator[None]:
         try:
-            was_called = known is None or known.is_repeatable
-            self._settle(version, profile, placement, was_called=was_called)
+            yield
         except BaseException:
             self._free(version)
             raise
-        return version
 
     def _measure_or_recall(
-        self, version: LoadedVersion, load_s: float, known: ModelProfile | None
+        self, version: LoadedVersion, known: ModelProfile | None
     ) -> ModelProfile | None:
         profiler = self._context.profiler
         model = version.model
         assert model is not None  # it was loaded by an interpreter
-        loaded = replace(model.loaded, load_s=load_s)
+        loaded = replace(model.loaded, load_s=self._load_s)
         self._resident_bytes = loaded.resident_bytes
         if known is not None and not loaded.process_changes:
             # Its interpreter was not asked to look at that again.
@@ -225,7 +237,7 @@ class VersionLoader:
             )
         return profile
 
-    def _place(self, profile: ModelProfile | None) -> Placement:
+    def _placement_by(self, profile: ModelProfile | None) -> Placement:
         options = self._context.placement
         if options is None:
             return _ANYWHERE
@@ -245,36 +257,34 @@ class VersionLoader:
             _WHY_APART.clear()
         return _WHY_APART.setdefault(digest, why)
 
-    def _settle(
-        self,
-        version: LoadedVersion,
-        profile: ModelProfile | None,
-        placement: Placement,
-        *,
-        was_called: bool,
+    def _place(
+        self, version: LoadedVersion, profile: ModelProfile | None, *, was_called: bool
     ) -> None:
-        """Moves the version to where its profile says, puts queues in front, warms it up.
+        """Moves the version to where its profile says, unless it is there.
 
-        Args:
-            version: The version.
-            profile: What is known of it.
-            placement: Where it is now.
-            was_called: Whether it has, or may have, been called for measuring that
-                profile.
-
+        A version that remembers calls, and was called for measuring, is loaded anew.
         """
+        if profile is None:
+            return
+        before, placement = version.placement, self._placement_by(profile)
+        assert before is not None  # it was loaded somewhere
+        remembers_calls = was_called and not profile.is_repeatable
+        if placement.backend is not before.backend or remembers_calls:
+            model = version.unqueued
+            assert isinstance(model, PlacedModel)  # an interpreter loaded it
+            interpreter = self._context.interpreter_for(placement.backend)
+            deadline_s = self._context.clock.now() + _MOVE_S
+            source = replace(model.source, staged_rows={})
+            model.move(interpreter.load(source), deadline_s)
+        version.profile, version.placement = profile, placement
+
+    def _batch(self, version: LoadedVersion) -> None:
+        """Puts queues in front of the version, and tells where it runs."""
         context, model = self._context, version.unqueued
         assert isinstance(model, PlacedModel)  # an interpreter loaded it
-        remembers = profile is not None and not profile.is_repeatable
-        if profile is not None:
-            before, placement = placement, self._place(profile)
-            if placement.backend is not before.backend or (was_called and remembers):
-                interpreter = context.interpreter_for(placement.backend)
-                deadline_s = context.clock.now() + _MOVE_S
-                source = replace(model.source, staged_rows={})
-                model.move(interpreter.load(source), deadline_s)
-                version.placement = placement
-        backend, why = placement.backend, placement.reason
+        assert version.placement is not None
+        profile = version.profile
+        backend, why = version.placement.backend, version.placement.reason
         front: Servable = model
         if self._concurrency > 1 and backend is not Backend.DLMOPEN:
             # Its parts join requests. If requests were joined before, the parts would
@@ -293,12 +303,11 @@ class VersionLoader:
                     front.close()
                     front = model
                     why += "; it is computed in stages"
-        if remembers:
+        if profile is not None and not profile.is_repeatable:
             why += (
                 "; its answers to the same inputs differ, not by chance: it serves as it "
                 "was saved, without calls that warm it up"
             )
-        version.profile = profile
         version.placement = Placement(backend, why)
         version.put_in_front(front)
         options = context.placement
@@ -309,11 +318,16 @@ class VersionLoader:
         log.info("event=placed servable=%s note=%r", version.id.slashed, note)
         resident_bytes = self._resident_bytes or (profile and profile.resident_bytes)
         context.note(version.id, note, resident_bytes or None, not self._has_loaded)
-        if remembers or context.warm_up_s <= 0:
+
+    def _warm_up(self, version: LoadedVersion) -> None:
+        """Calls the version where it is now, unless it remembers calls."""
+        profile = version.profile
+        if profile is not None and not profile.is_repeatable:
             return
-        self._try_examples(version)
-        if profile is not None:
-            self._warm_up(version, profile)
+        if self._context.warm_up_s > 0:
+            self._try_examples(version)
+            if profile is not None:
+                self._call_each_size(version, profile)
 
     def _compute_in_stages(
         self, model: PlacedModel, rows: Mapping[str, int], backend: Backend
@@ -379,8 +393,8 @@ class VersionLoader:
         if self._context.gates_examples and not is_transient:
             self._context.fault(version.id, fault, not self._has_loaded)
 
-    def _warm_up(self, version: LoadedVersion, profile: ModelProfile) -> None:
-        """Calls the version where it is now, with every size that its batches may have.
+    def _call_each_size(self, version: LoadedVersion, profile: ModelProfile) -> None:
+        """Calls the version with every size that its batches may have.
 
         If the sizes are fixed, each is called three times. Their times are then known,
         and padding goes to the cheapest.
@@ -434,8 +448,9 @@ class VersionLoader:
         }
         profile = replace(profile, two_thread_scaling=None, signatures=signatures)
         try:
-            assert placement is not None
-            self._settle(version, profile, placement, was_called=True)
+            self._place(version, profile, was_called=True)
+            self._batch(version)
+            self._warm_up(version)
         except ServingError as error:
             log.warning(
                 "event=move_failed servable=%s error=%s", version.id.slashed, error
