@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken, Trace
@@ -315,9 +315,6 @@ class Transport(Protocol):
         ...
 
 
-CallT = TypeVar("CallT", bound=Call)
-
-
 class Tracer(Protocol):
     """Decides which requests are traced. Confined to the serving loop; never raises."""
 
@@ -325,8 +322,8 @@ class Tracer(Protocol):
         """Begins the trace of a request, if it is sampled."""
         ...
 
-    def begin_some(self, calls: Sequence[CallT], method: str) -> Sequence[CallT]:
-        """Begins the traces of those requests that are sampled; returns these."""
+    def begin_some(self, calls: Sequence[Call], method: str) -> bool:
+        """Begins the traces of those requests that are sampled; returns if any is."""
         ...
 
 

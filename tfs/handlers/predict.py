@@ -257,7 +257,7 @@ class PredictHandler:
     def take_burst(self, calls: Sequence[BurstCall]) -> None:
         """Starts requests that arrived together, as ``__call__`` would one by one."""
         tracer = TRACING.tracer
-        has_traced = tracer is not None and bool(tracer.begin_some(calls, PREDICT))
+        has_traced = tracer is not None and tracer.begin_some(calls, PREDICT)
         messages = [call.message for call in calls]
         index = 0
         while index < len(calls):

@@ -177,7 +177,7 @@ class RequestBursts:
                 group[1].append(elements)
         for template, (own, own_elements) in alike.items():
             tracer = TRACING.tracer
-            has_traced = tracer is not None and bool(tracer.begin_some(own, PREDICT))
+            has_traced = tracer is not None and tracer.begin_some(own, PREDICT)
             if not self.predict.start_alike(
                 template,
                 own,

@@ -108,7 +108,7 @@ class HttpRequestCall:
 
     @property
     def metadata(self) -> Metadata:
-        return tuple(self.head.headers.items())
+        return self.head.metadata
 
     @property
     def peer(self) -> Peer:

@@ -29,6 +29,7 @@ class RequestHead:
         path: As sent, without the query.
         query: What is behind the question mark.
         headers: Names in lower case; of equal ones the last.
+        metadata: The same as a sequence; one object for all requests with this head.
         length: Bytes of the body; None if it comes in chunks, of unknown number.
         encoding: How the body is compressed; None for a way that is not offered.
         accepts_gzip: Whether the answer may be compressed.
@@ -53,6 +54,7 @@ class RequestHead:
             # In absolute form, as clients of a proxy send it.
             self.path = f"/{self.path.partition('://')[2].partition('/')[2]}"
         self.headers = headers
+        self.metadata = tuple(headers.items())
         self.minor = minor
         self.keeps_alive = keeps_alive
         self.length: int | None = None

@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Tracer as SpanTracer
 
-from tfs.core.call import Call, CallT, Metadata
+from tfs.core.call import Call, Metadata
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
 from tfs.core.servable import Trace, TraceContext
@@ -108,16 +108,16 @@ class OtelTracer:
             return _NOBODY
         return self._propagator.extract(given)
 
-    def begin_some(self, calls: Sequence[CallT], method: str) -> Sequence[CallT]:
-        traced = []
+    def begin_some(self, calls: Sequence[Call], method: str) -> bool:
+        is_any = False
         for call in self._drawn(calls):
             trace = self.begin(call, method)
             if trace is not None:
                 call.cancel.trace = trace
-                traced.append(call)
-        return traced
+                is_any = True
+        return is_any
 
-    def _drawn(self, calls: Sequence[CallT]) -> Iterator[CallT]:
+    def _drawn(self, calls: Sequence[Call]) -> Iterator[Call]:
         """Yields those that may be traced, which passes over the others at once."""
         ordinary = self._without
         for call in calls:

@@ -66,7 +66,8 @@ class OtelTracing:
             group="opentelemetry_traces_exporter", name=settings.exporter
         )
         if not found:
-            raise wrong(EXPORTER, settings.exporter, "what an installed package has")
+            known = "otlp, console, none or another exporter that is installed"
+            raise wrong(EXPORTER, settings.exporter, known)
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count for more than our name.
         own = Resource.create({"service.name": "tfs"})
         provider = TracerProvider(
