@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -43,7 +44,7 @@ from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.page.handler import PageHandler
-from tfs.server.page.views import RecentEvents, Views
+from tfs.server.page.views import KEPT_EVENTS, Events, Views
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
@@ -103,8 +104,8 @@ class ModelServer:
             self._set_logs,
         )
         self.bus, self.core = self._loading.bus, self._loading.core
-        self._events = RecentEvents()
-        self._noting = self.bus.subscribe(self._events.note)
+        self._events: Events = deque(maxlen=KEPT_EVENTS)
+        self._noting = self.bus.subscribe(self._events.append)
         self._fleet: FleetSource | None = None
         if options.source is SourceKind.RPC:
             keep = partial(keep_told, options.state_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from tfs.core.stats import Stats
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.server_config import read_config_text
 from tfs.server.page.handler import prepare, render
-from tfs.server.page.views import RecentEvents, Views
+from tfs.server.page.views import Views
 from tfs.server.ports.openapi_pages import OpenApiPages
 
 NUM_MODELS = 10_000
@@ -38,7 +39,7 @@ def views(env: Environment) -> Views:
     facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
     reports = ServerReports(env.core, env.clock, facts)
     prepare()
-    return Views(env.core, reports, lambda *_: {}, RecentEvents(), env.clock)
+    return Views(env.core, reports, lambda *_: {}, deque(), env.clock)
 
 
 def taking(show: Callable[[], str]) -> tuple[str, float]:

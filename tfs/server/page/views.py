@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
 from tfs.codec.json.tensor_writer import dump
@@ -31,9 +31,9 @@ from tfs.server.config.running_config import RunningConfig
 from tfs.server.config.server_config import config_text
 from tfs.server.core import ServerCore
 
+KEPT_EVENTS: Final = 500
 ROWS: Final = 100
 _MAX_EVENTS: Final = 12
-_MAX_KEPT: Final = 500
 _MAX_DESCRIBED: Final = 10
 
 View = dict[str, Any]
@@ -45,21 +45,8 @@ _MADE_BY: Final = {
 }
 
 
-class RecentEvents:
-    """Keeps the latest events of a bus. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._events: deque[EventAndTime[ServableState]] = deque(maxlen=_MAX_KEPT)
-
-    def note(self, event: EventAndTime[ServableState]) -> None:
-        """Takes an event; for ``EventBus.subscribe``."""
-        self._events.append(event)
-
-    def latest(self, model: str = "") -> Sequence[EventAndTime[ServableState]]:
-        """Returns some of one model or of all; the newest first."""
-        kept = reversed(self._events.copy())
-        found = (each for each in kept if model in ("", each.event.id.name))
-        return list(itertools.islice(found, _MAX_EVENTS))
+Events: TypeAlias = deque[EventAndTime[ServableState]]
+"""What happened, the newest last."""
 
 
 class Views:
@@ -69,7 +56,7 @@ class Views:
         core: The core.
         reports: The report on the server.
         figures: Counters of requests.
-        events: What happened lately.
+        events: What happened lately; others may append to it meanwhile.
         clock: Tells how long ago.
 
     """
@@ -79,7 +66,7 @@ class Views:
         core: ServerCore,
         reports: ServerReports,
         figures: FiguresOf,
-        events: RecentEvents,
+        events: Events,
         clock: Clock,
     ) -> None:
         self._core = core
@@ -122,7 +109,7 @@ class Views:
             "query": query,
             "show": show,
             "rows": [self._row(running, name) for name in paged["names"]],
-            "events": self._events.latest(),
+            "events": self._latest_events(),
         }
 
     def model(self, name: str, *, has_form: bool) -> View:
@@ -146,7 +133,7 @@ class Views:
             "why": _why(running, report, primary),
             "canary": report.canary if report.HasField("canary") else None,
             "described": self._describe(name) if has_form else None,
-            "events": self._events.latest(name),
+            "events": self._latest_events(name),
             "override": running.overrides.get(name),
             "config": "" if message is None else str(message).rstrip(),
         }
@@ -171,6 +158,11 @@ class Views:
             **paged,
             "models": [each for each in found if each is not None],
         }
+
+    def _latest_events(self, model: str = "") -> Sequence[EventAndTime[ServableState]]:
+        kept = reversed(self._events.copy())
+        found = (each for each in kept if model in ("", each.event.id.name))
+        return list(itertools.islice(found, _MAX_EVENTS))
 
     def _row(self, running: RunningConfig, name: str) -> View:
         report = self._reports.model(running, name)
