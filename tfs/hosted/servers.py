@@ -68,9 +68,7 @@ class Server:
     heard: Heard = _NEVER_HEARD
     told: Told | None = None  # and took in
     problem: str = ""
-    is_asked: bool = False
-    is_told: bool = False
-    # It serves meanwhile, and is not asked, or told.
+    # When it may be asked, or told, again: it rests, to serve; infinite during a call.
     ask_at_s: float = -math.inf
     tell_at_s: float = -math.inf
 
@@ -121,8 +119,8 @@ class Servers:
             del self._servers[address]
         for address in wanted:
             server = self._servers.setdefault(address, Server())
-            if not server.is_asked and now_s >= server.ask_at_s:
-                server.is_asked = True
+            if now_s >= server.ask_at_s:
+                server.ask_at_s = math.inf
                 self._executor.submit(partial(self._ask, address, server))
         return gone
 
@@ -149,10 +147,9 @@ class Servers:
         whether it may still be sent when its turn comes.
         """
         server = self._servers[address]
-        is_resting = self._clock.now() < server.tell_at_s
-        if server.is_told or is_resting or server.told == wanted:
+        if self._clock.now() < server.tell_at_s or server.told == wanted:
             return
-        server.is_told = True
+        server.tell_at_s = math.inf
         message = request(server.told is None)
         self._executor.submit(
             partial(self._tell, address, server, wanted, message, may_tell)
@@ -166,6 +163,7 @@ class Servers:
         if self._is_gone(address, server):  # while this waited for a thread
             return
         told, before, begun_s = server.told, server.heard, self._clock.now()
+        rest_s = 0.0
         try:
             report = self._client.list_models(address)
             server.silent_s, ended_s = 0.0, self._clock.now()
@@ -177,12 +175,12 @@ class Servers:
             server.heard = Heard(replace(report, at_s=ended_s), configs, False)
             took_s = ended_s - begun_s
             if len(report.models) > _MANY and took_s > _LONG_ASK_S:
-                server.ask_at_s = ended_s + min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
+                rest_s = min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
         except ServingError as error:
             server.heard = replace(before, is_silent=True)
             self._note_problem(address, server, error)
         finally:
-            server.is_asked = False
+            server.ask_at_s = self._clock.now() + rest_s
             self._close_if_gone(address, server)
         if before != server.heard:
             self._on_news()
@@ -195,10 +193,10 @@ class Servers:
         message: admin_service_pb2.AspireRequest,
         may_tell: Callable[[], bool],
     ) -> None:
+        begun_s, rest_s = self._clock.now(), 0.0
         if self._is_gone(address, server) or not may_tell():
-            server.is_told = False
+            server.tell_at_s = begun_s
             return
-        begun_s = self._clock.now()
         try:
             self._client.aspire(address, message)
         except ServingError as error:
@@ -206,7 +204,7 @@ class Servers:
         else:
             num_models, took_s = len(wanted.configs), self._clock.now() - begun_s
             if num_models > _MANY and took_s > _LONG_TELL_S:
-                server.tell_at_s = begun_s + (1 + _TELL_REST) * took_s
+                rest_s = _TELL_REST * took_s
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
@@ -214,7 +212,7 @@ class Servers:
             told = address, num_models, names
             log.info("event=job_told address=%s models=%d changed=%s", *told)
         finally:
-            server.is_told = False
+            server.tell_at_s = self._clock.now() + rest_s
             self._close_if_gone(address, server)
         if server.told is wanted:
             self._on_news()

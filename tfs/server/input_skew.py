@@ -210,8 +210,7 @@ class LiveSkew:
                 return
         except ServingError as error:
             log.warning("event=no_skew servable=%s why=%s", servable.id.slashed, error)
-        first = dict(sorted(recorded.items())[:_MAX_INPUTS])
-        watch = _Watch(name, servable.signatures, first)
+        watch = _Watch(name, servable.signatures, recorded)
         with self._lock:
             self._watches[servable.id] = watch
             is_timed, self._is_timed = self._is_timed, True

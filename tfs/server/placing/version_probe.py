@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 from managers.loading.load_admission import ResourceTracker
@@ -96,22 +95,28 @@ class VersionProbe:
                 if not is_remote(settings.base_path):  # or all of it would be copied
                     loader.estimate_resources()  # raises what is missing
                 return FailedPrecondition("this server measures nothing")
-            with self._loaded(loader, servable_id) as version:
-                _report(version, reply)
+            wanted = loader.estimate_resources()
+            with contextlib.ExitStack() as taken:
+                if self._memory is not None:
+                    if not self._memory.reserve(wanted):
+                        raise ResourceExhausted(
+                            "no room for a probe beside what is served here"
+                        )
+                    taken.callback(self._memory.release, wanted)
+                loader.load(servable_id)
+                taken.callback(loader.unload)
+                _report(loader.servable, reply)
         except ResourceExhausted:
             raise
         except InterpreterDied as error:
             reply = _Reply(outcome=_Reply.CRASHED, reason=error.message)
         except ServingError as error:
             reply = _Reply(outcome=_Reply.REFUSED, reason=error.message)
+        outcome = _Reply.Outcome.Name(reply.outcome)
+        took = reply.load_peak_bytes, reply.work_peak_bytes
         log.info(
             "event=probed servable=%s/%d outcome=%s load_bytes=%d work_bytes=%d reason=%r",
-            settings.name,
-            request.version,
-            _Reply.Outcome.Name(reply.outcome),
-            reply.load_peak_bytes,
-            reply.work_peak_bytes,
-            reply.reason,
+            *(settings.name, request.version, outcome, *took, reply.reason),
         )
         return reply
 
@@ -151,25 +156,6 @@ class VersionProbe:
             profiler=profiler,
             clock=self._clock,
         )
-
-    @contextlib.contextmanager
-    def _loaded(
-        self, loader: Loader[object], servable_id: ServableId
-    ) -> Iterator[object]:
-        """Yields the loaded version, with what its files say reserved."""
-        wanted = loader.estimate_resources()
-        memory = self._memory
-        if memory is not None and not memory.reserve(wanted):
-            raise ResourceExhausted("no room for a probe beside what is served here")
-        try:
-            loader.load(servable_id)
-            try:
-                yield loader.servable
-            finally:
-                loader.unload()
-        finally:
-            if memory is not None:
-                memory.release(wanted)
 
 
 def _report(version: object, reply: pb.ProbeResponse) -> None:
