@@ -98,51 +98,40 @@ class ControllerService:
 
     def _handler(self, method: Any) -> Handler:
         kind = _kind(method.input_type)
-        if "edit" in kind.DESCRIPTOR.fields_by_name:
-            return lambda call: self._start(call, kind, self._change, changes=True)
-        controller = self._controller
-        answers: dict[str, Callable[[Any, str], Message]] = {
-            "GetModel": lambda asked, _: controller.model(asked),
-            "ListModels": lambda asked, _: controller.fleet(asked),
-            "GetOp": lambda asked, _: controller.op(asked),
-            "Simulate": controller.simulate,
-        }
+        return lambda call: self._start(call, kind, self._run)
 
-        def run(call: Call, request: Any, owner: str) -> None:
-            call.reply(answers[method.name](request, owner).SerializeToString())
-
-        return lambda call: self._start(call, kind, run)
-
-    def _change(self, call: Call, request: Any, owner: str) -> None:
-        self._controller.change(
-            request,
-            call.deadline_s,
-            lambda op: call.reply(op.SerializeToString()),
-            owner,
-        )
+    def _run(self, call: Call, request: Any, owner: str) -> None:
+        controller, answer = self._controller, _answering(call)
+        match request:
+            case pb.GetModelRequest():
+                answer(controller.model(request))
+            case pb.ListFleetRequest():
+                answer(controller.fleet(request))
+            case pb.GetOpRequest():
+                answer(controller.op(request))
+            case pb.SimulateRequest():
+                answer(controller.simulate(request, owner))
+            case _:
+                controller.change(request, call.deadline_s, answer, owner)
 
     def _watch(self, call: StreamCall) -> None:
-        def run(_: Call, request: Any, owner: str) -> None:
-            def tell(model: pb.ModelInfo | None) -> None:
-                if model is None:
-                    self._post(lambda: self._streams.finish(call))
-                else:
-                    # A client that reads too slowly gets the next state instead.
-                    call.send(model.SerializeToString())
+        def tell(model: pb.ModelInfo | None) -> None:
+            if model is None:
+                self._post(lambda: self._streams.finish(call))
+            else:
+                # A client that reads too slowly gets the next state instead.
+                call.send(model.SerializeToString())
 
+        def run(_: Call, request: Any, owner: str) -> None:
             self._controller.watch(request, tell, lambda: call.cancel.error is None)
 
         if self._streams.add(call):
             self._start(call, pb.GetModelRequest, run)
 
     def _start(
-        self,
-        call: Call,
-        kind: Any,
-        run: Callable[[Call, Any, str], None],
-        *,
-        changes: bool = False,
+        self, call: Call, kind: Any, run: Callable[[Call, Any, str], None]
     ) -> None:
+        changes = "edit" in kind.DESCRIPTOR.fields_by_name
         try:
             self._check(call)
             owner = self._identities.owner(call.peer, changes=changes)
@@ -168,6 +157,10 @@ class ControllerService:
                 "or with a verified certificate; over HTTP with one, or with the key of "
                 "its folder, as Authorization: Bearer KEY"
             ) from None
+
+
+def _answering(call: Call) -> Callable[[Message], None]:
+    return lambda message: call.reply(message.SerializeToString())
 
 
 def _kind(descriptor: Any) -> type[Message]:
