@@ -87,7 +87,7 @@ class Victim:
                 self.is_closed = True
         return not self.is_closed
 
-    def listen(self, for_s: float = 0.2) -> None:
+    def listen(self, for_s: float = 0.1) -> None:
         """Throws away what comes for a while, or until the server closes."""
         end_s = time.monotonic() + for_s
         while not self.is_closed and (left_s := end_s - time.monotonic()) > 0:

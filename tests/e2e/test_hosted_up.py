@@ -24,7 +24,6 @@ from tfs.hosted.snapshot import JOB_SEEN, MODEL_SEEN
 from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
-NUM_SERVERS = 3
 RATE = 250.0
 """Requests in a second; the goal is 200 answered."""
 
@@ -32,12 +31,12 @@ RATE = 250.0
 class Up:
     """``tfs hosted up`` over a folder, which may be killed and started again."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, num_servers: int) -> None:
         self.folder = folder
         self.router = f"unix:{folder}/router.sock"
         self.control = f"unix:{folder}/control.sock"
         try:
-            self.start(f"--servers={NUM_SERVERS}", "--memory=3G", *flags)
+            self.start(f"--servers={num_servers}", "--memory=3G", *flags)
         except BaseException:
             self.close()
             raise
@@ -115,12 +114,14 @@ class Up:
 
 
 @pytest.fixture
-def up(short_folder: Path) -> Iterator[Up]:
-    made = Up(short_folder)
+def up(short_folder: Path, request: pytest.FixtureRequest) -> Iterator[Up]:
+    """As many servers as the test says: each takes the import of torch."""
+    made = Up(short_folder, num_servers=request.param)
     yield made
     made.close()
 
 
+@pytest.mark.parametrize("up", [3], indirect=True, ids=["three servers"])
 def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> None:
     """Added, asked, a new version, a canary, removed; and nothing is left running."""
     again = ("hosted", "up", f"--folder={up.folder}/fleet", "--servers=1")
@@ -157,6 +158,7 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
     assert not up.servers()
 
 
+@pytest.mark.parametrize("up", [1], indirect=True, ids=["one server"])
 def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
     up: Up, short_folder: Path
 ) -> None:
@@ -185,7 +187,7 @@ def test_servers_come_ahead_of_a_hint_and_go_without_cutting_a_request(
 def test_envoy_serves_on_without_its_control_plane(short_folder: Path) -> None:
     """Controller, synchronizer and what told Envoy are killed under load, then a server."""
     skip_without_envoy()
-    with contextlib.closing(Up(short_folder, "--router=envoy")) as up:
+    with contextlib.closing(Up(short_folder, "--router=envoy", num_servers=2)) as up:
         model = short_folder / "scale"
         export_scale(model, 1)
         up.hosted("add-model", "scale", str(model))
@@ -207,7 +209,7 @@ def test_a_server_that_is_killed_or_frozen_fails_no_request(
     """One of three, under load: the others answer for it, and it comes back."""
     if router == "envoy":
         skip_without_envoy()
-    with contextlib.closing(Up(short_folder, f"--router={router}")) as up:
+    with contextlib.closing(Up(short_folder, f"--router={router}", num_servers=3)) as up:
         model = short_folder / "scale"
         export_scale(model, 1)
         up.hosted("add-model", "scale", str(model))
@@ -229,9 +231,10 @@ def _kill_and_freeze(up: Up, model: Path) -> None:
         load.wait_for(100, version=2)
     assert load.failures == []
     assert load.num_answered > 1400
-    assert len(up.servers()) == NUM_SERVERS
+    assert len(up.servers()) == 3
 
 
+@pytest.mark.parametrize("up", [2], indirect=True, ids=["two servers"])
 def test_nothing_fails_while_controller_and_store_are_away(
     up: Up, short_folder: Path
 ) -> None:
@@ -280,7 +283,7 @@ def test_nothing_fails_while_controller_and_store_are_away(
     up.start()
     assert up.serving.process.poll() is None
     found = [line for line in up.serving.lines if "event=replica_found" in line]
-    assert len(found) == NUM_SERVERS - 1
+    assert len(found) == 1
     assert "scale" in up.hosted("status")
     assert up.serving.stop() == 0
     assert not up.servers()
