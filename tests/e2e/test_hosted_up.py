@@ -209,7 +209,9 @@ def test_a_server_that_is_killed_or_frozen_fails_no_request(
     """One of three, under load: the others answer for it, and it comes back."""
     if router == "envoy":
         skip_without_envoy()
-    with contextlib.closing(Up(short_folder, f"--router={router}", num_servers=3)) as up:
+    with contextlib.closing(
+        Up(short_folder, f"--router={router}", num_servers=3)
+    ) as up:
         model = short_folder / "scale"
         export_scale(model, 1)
         up.hosted("add-model", "scale", str(model))

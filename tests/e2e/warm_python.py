@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -223,6 +224,8 @@ class _Running(NamedTuple):
 def _main(fd: int) -> NoReturn:
     for name in _IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # forks would look for garbage in it and write to each of its pages
     wish = _fork_on_wish(socket.socket(fileno=fd))
     if wish is None:
         sys.exit(0)
