@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import h2.config
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.frontends.express.wire import parse_frames
 from tfs.codec.call_error import error_of
 from tfs.core.call import Metadata
 from tfs.core.errors import Code, ResourceExhausted, ServingError, Unavailable
@@ -242,6 +244,26 @@ def test_no_more_run_at_a_time_than_the_server_takes() -> None:
     ]
 
 
+def test_nothing_is_sent_before_the_server_says_how_much_it_takes() -> None:
+    """Some punish a client that has opened too many by then."""
+    pair = Pair({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 1})
+    asked = [pair.ask() for _ in range(3)]
+    pair.client.give_up(asked[1][0])
+    (hello,) = pair.client.out
+    assert [
+        each.frame_type for each in parse_frames(bytes(hello)[len(frames.PREFACE) :])
+    ] == [
+        FrameType.SETTINGS,
+        FrameType.WINDOW_UPDATE,
+    ]
+    pair.meet()
+    pair.answer(1)
+    pair.meet()
+    pair.answer(3)
+    pair.meet()
+    assert [outcomes for _, outcomes in asked] == [[b"answer"], [], [b"answer"]]
+
+
 def test_who_gives_up_hears_no_more() -> None:
     """The server is told, and the connection goes on."""
     pair = Pair()
@@ -378,6 +400,45 @@ def test_a_server_that_leaves_finishes_what_it_began() -> None:
     assert isinstance(error, Unavailable)
 
 
+def test_a_server_that_leaves_is_sent_nothing_more() -> None:
+    """What waits for others to end goes elsewhere, with those that were not begun."""
+    pair = Pair({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
+    (begun, outcomes), *others = (pair.ask() for _ in range(4))
+    pair.meet()
+    pair.client.receive(frames.goaway(begun.stream_id, frames.ErrorCode.NO_ERROR))
+    assert pair.refused == [again for again, _ in others]
+    assert pair.client.out == []
+    pair.answer(1)
+    pair.meet()
+    assert outcomes == [b"answer"]
+    assert pair.client.is_idle
+
+
+@pytest.mark.parametrize("is_twice", [True, False])
+def test_an_outcome_may_give_up_others(is_twice: bool) -> None:
+    """They hear nothing, also where all of a connection end at once."""
+    pair = Pair({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
+    heard: list[int] = []
+    requests: list[UnaryRequest] = []
+
+    def hear(index: int) -> None:
+        heard.append(index)
+        for each in requests[1:]:
+            pair.client.give_up(each)
+
+    for index in range(4):
+        done = partial(lambda index, _: hear(index), index)
+        requests.append(UnaryRequest(PATH, b"", None, (), done))
+        requests[-1].was_refused = is_twice
+        pair.client.begin(requests[-1])
+    pair.meet()
+    if is_twice:
+        pair.client.receive(frames.goaway(0, frames.ErrorCode.NO_ERROR))
+    else:
+        pair.client.end(Unavailable("lost"))
+    assert heard == [0]
+
+
 def test_a_lost_connection_fails_all_its_requests() -> None:
     """Those that wait for others, too."""
     pair = Pair({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 1})
@@ -409,6 +470,8 @@ FAULTS: dict[str, Callable[[], bytes]] = {
     "a push": lambda: frames.frame(FrameType.PUSH_PROMISE, 4, 1, b"\0\0\0\2"),
     "padding": lambda: frames.frame(FrameType.DATA, frames.PADDED, 1, b"\x09x"),
     "HPACK": lambda: _headers(b"\xff\xff\xff\xff\xff"),
+    "an endless loop": lambda: frames.settings({frames.Setting.MAX_FRAME_SIZE: 0}),
+    "no block goes on": lambda: frames.frame(FrameType.CONTINUATION, 4, 1, b""),
     "inside a block": lambda: _headers(b"", 0) + frames.ping(b"12345678"),
     "endless headers": lambda: (
         _headers(b"", 0)

@@ -111,7 +111,9 @@ def test_closing_ends_requests_also_of_jobs_let_go(slow: SlowServer) -> None:
     assert slow.arrived.acquire(timeout=PATIENCE_S)
     asker.keep()
     asker.close()
-    assert isinstance(outcomes.get(timeout=PATIENCE_S), Unavailable)
+    outcome = outcomes.get(timeout=PATIENCE_S)
+    assert isinstance(outcome, Unavailable)
+    assert f"{slow.address} was lost: the router ends" in outcome.message
 
 
 def test_who_gives_up_hears_nothing(asker: Asker, slow: SlowServer) -> None:
@@ -141,8 +143,44 @@ def test_a_job_that_cannot_be_reached_is_told_apart(
     while asker.ask(server.address) != b"a:one":
         assert not patient.wait(0.02)
     server.stop()
-    for address in ("127.0.0.1", "127.0.0.1:x", "unix:"):
+    for address in ("127.0.0.1", "127.0.0.1:x", f"127.0.0.1:{1 << 64}", "unix:"):
         assert isinstance(asker.ask(address), Unavailable)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_fails_with_others_may_give_them_up(
+    asker: Asker, slow: SlowServer, is_there: bool
+) -> None:
+    """Those hear nothing, whether a server ends or was never there."""
+    address = slow.address if is_there else f"{slow.address}/nobody"
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def send() -> None:
+        def hear(index: int, _: Outcome) -> None:
+            heard.put(index)
+            for each in given[1:]:
+                each()
+
+        given = [
+            asker.requests.send(address, PATH, b"", 20.0, (), partial(hear, index))
+            for index in range(3)
+        ]
+
+    asker.on_loop(send)
+    if is_there:
+        assert slow.arrived.acquire(timeout=PATIENCE_S)
+        asker.on_loop(asker.requests.close)
+    assert heard.get(timeout=PATIENCE_S) == 0
+    asker.on_loop(lambda: None)
+    assert heard.empty()
+
+
+def test_after_the_end_nothing_is_sent(slow: SlowServer) -> None:
+    """It is UNAVAILABLE; no request is forgotten."""
+    asker = Asker()
+    asker.on_loop(asker.requests.close)
+    assert isinstance(asker.ask(slow.address), Unavailable)
+    asker.close()
 
 
 def test_a_server_that_restarts_gets_a_new_connection(

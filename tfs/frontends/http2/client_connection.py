@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
-from tfs.core.errors import BY_CODE, Code, ServingError, Unavailable
+from tfs.core.errors import BY_CODE, Code, Internal, ServingError, Unavailable
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import (
@@ -42,13 +42,14 @@ from tfs.frontends.http2.frames import (
 from tfs.frontends.http2.hpack_decoder import HpackDecoder, encode_literal
 from tfs.frontends.http2.stream import PREFIX_SIZE
 from tfs.frontends.http2.unary_request import Fields, Outcome, UnaryRequest
+from tfs.frontends.listener import UNIX
 from tfs.frontends.status_details import DETAILS_KEY
 
 _FRAME_SIZE: Final = 262_144  # of the longest frame that we take
 _MAX_BLOCK_BYTES: Final = 65_536
 _MAX_KNOWN_BLOCKS: Final = 64
 _HALF_WINDOW: Final = 1 << 30
-_MOST_STREAMS: Final = 1024  # until the server says how many
+_MOST_STREAMS: Final = 1024  # unless the server says how many
 _SMALLEST_TABLE: Final = b"\x20"
 """Begins our first header block, and says that we use no dynamic table."""
 
@@ -90,7 +91,7 @@ class ClientConnection:
         is_leaving: Whether it takes no further requests; those under way go on.
 
     Args:
-        authority: The server's name, as it is told.
+        address: The server's, "host:port" or "unix:/path".
         is_secure: Whether it is over TLS.
         on_refused: Takes a request that the server has not begun, and will not, because
             it ends the connection. Once for each.
@@ -100,7 +101,7 @@ class ClientConnection:
 
     def __init__(
         self,
-        authority: str,
+        address: str,
         is_secure: bool,
         on_refused: Callable[[UnaryRequest], None],
         error_of: Callable[[Code, str, bytes], ServingError],
@@ -113,6 +114,8 @@ class ClientConnection:
         widened = frames.window_update(0, LARGEST_WINDOW - DEFAULT_WINDOW)
         self.out: list[Buffer] = [PREFACE + frames.settings(announced) + widened]
         self.is_leaving = False
+        self._address = address
+        authority = "localhost" if address.startswith(UNIX) else address
         self._host = encode_literal(b":authority", authority.encode())
         self._scheme = _SCHEMES[is_secure]
         self._on_refused = on_refused
@@ -128,7 +131,9 @@ class ClientConnection:
         self._window = DEFAULT_WINDOW  # of the connection, for what we send
         self._first_window = DEFAULT_WINDOW  # of a stream
         self._frame_size = DEFAULT_FRAME_SIZE
-        self._most_streams = _MOST_STREAMS
+        # None before its first SETTINGS: some punish who opens many without having read
+        # how many they take.
+        self._most_streams = -1
         self._received_bytes = 0  # for which the window was not raised again
         self._rest = b""
         self._decoder = HpackDecoder(max_list_bytes=_MAX_BLOCK_BYTES)
@@ -157,8 +162,9 @@ class ClientConnection:
             return
         stream_id = request.stream_id = self._next_id
         self._next_id += 2
-        self.is_leaving |= self._next_id > LARGEST_WINDOW
         self._open[stream_id] = request
+        if self._next_id > LARGEST_WINDOW:
+            self._on_goaway(LARGEST_WINDOW)
         request.forget()
         request.window = self._first_window
         block = self._head_of(request.path) + request.fields
@@ -213,11 +219,11 @@ class ClientConnection:
     def end(self, error: ServingError) -> None:
         """Ends every request with an error: the connection is lost."""
         self.is_leaving = True
-        left = [*self._open.values(), *self._waiting]
-        for queue in (self._open, self._waiting, self._sending):
-            queue.clear()
-        for request in left:
-            request.on_done(error)
+        self._sending.clear()
+        self._waiting.extendleft(reversed(self._open.values()))
+        self._open.clear()
+        while self._waiting:  # an outcome may have others given up
+            self._waiting.popleft().on_done(error)
 
     def _head_of(self, path: str) -> bytes:
         head = self._heads.get(path)
@@ -272,10 +278,11 @@ class ClientConnection:
                 break
             stream_id &= LARGEST_WINDOW
             frames.check_head(kind, flags, stream_id, end - begin)
-            if self._block_id and (
-                kind != FrameType.CONTINUATION or stream_id != self._block_id
-            ):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "inside a header block")
+            goes_on = stream_id if kind == FrameType.CONTINUATION else 0
+            if goes_on != self._block_id:
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "a header block that does not go on"
+                )
             index = end
             if kind == FrameType.DATA:
                 self._on_data(flags, stream_id, memoryview(data)[begin:end])
@@ -341,6 +348,8 @@ class ClientConnection:
         self, kind: int, flags: int, stream_id: int, payload: bytes
     ) -> None:
         if kind == FrameType.SETTINGS and not flags & ACK:
+            if self._most_streams < 0:
+                self._most_streams = _MOST_STREAMS
             for key, value in frames.parse_settings(payload):
                 self._set(key, value)
             self.out.append(frames.SETTINGS_ACK)
@@ -377,18 +386,20 @@ class ClientConnection:
             return
         self._close(request)
         kind = BY_CODE[_BY_RESET.get(code, Code.INTERNAL)]
-        request.on_done(kind(f"the server reset the call (HTTP/2 error {code})"))
+        said = f"{self._address} reset the call (HTTP/2 error {code})"
+        request.on_done(kind(said))
 
     def _on_goaway(self, last_id: int) -> None:
         self.is_leaving = True
+        self._most_streams = 0
         refused = [each for key, each in self._open.items() if key > last_id]
         for request in refused:
             self._close(request)
-        refused += self._waiting
-        self._waiting.clear()
-        for request in refused:
+        self._waiting.extendleft(reversed(refused))
+        while self._waiting:
+            request = self._waiting.popleft()
             if request.was_refused:
-                request.on_done(Unavailable("the server refused the call twice"))
+                request.on_done(Unavailable(f"{self._address} refused the call twice"))
             else:
                 request.was_refused = True
                 self._on_refused(request)
@@ -401,17 +412,28 @@ class ClientConnection:
         begins = request.begins or fields
         status = fields.get(b"grpc-status")
         if status == b"0":
-            request.on_done(_message(request.parts))
+            request.on_done(self._message(request.parts))
         elif status is None:
             http = begins.get(b":status", b"")
             kind = BY_CODE[_BY_HTTP.get(http, Code.UNKNOWN)]
-            said = f"the server answered without a gRPC status (HTTP {http.decode()})"
-            request.on_done(kind(said))
+            said = f"without a gRPC status (HTTP {http.decode('latin-1')})"
+            request.on_done(kind(f"{self._address} answered {said}"))
         else:
             request.on_done(self._error(status, fields))
 
+    def _message(self, parts: list[Buffer]) -> Outcome:
+        """Returns the one message in DATA."""
+        if not parts or len(parts[0]) < PREFIX_SIZE:
+            parts = [b"".join(parts)]
+        num_bytes = sum(map(len, parts)) - PREFIX_SIZE
+        if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
+            return Internal(f"the answer of {self._address} is no plain message")
+        return b"".join((memoryview(parts[0])[PREFIX_SIZE:], *parts[1:]))
+
     def _error(self, status: bytes, fields: Fields) -> ServingError:
-        text = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
+        text = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode(
+            errors="replace"
+        )
         raw = b""
         details = fields.get(DETAILS_KEY.encode(), b"")
         with contextlib.suppress(binascii.Error):
@@ -428,13 +450,3 @@ class ClientConnection:
     def _begin_waiting(self) -> None:
         while self._waiting and len(self._open) < self._most_streams:
             self.begin(self._waiting.popleft())
-
-
-def _message(parts: list[Buffer]) -> Outcome:
-    """Returns the one message in DATA."""
-    if not parts or len(parts[0]) < PREFIX_SIZE:
-        parts = [b"".join(parts)]
-    num_bytes = sum(map(len, parts)) - PREFIX_SIZE
-    if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
-        return BY_CODE[Code.INTERNAL]("the server's answer is no plain message")
-    return b"".join((memoryview(parts[0])[PREFIX_SIZE:], *parts[1:]))

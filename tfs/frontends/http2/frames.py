@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -113,6 +113,18 @@ _RULES: Final[Mapping[int, tuple[bool | None, int | None]]] = {
 }
 
 
+_ANY: Final = (0, 0xFFFFFFFF, ErrorCode.NO_ERROR)
+_RANGES: Final[Mapping[int, tuple[int, int, ErrorCode]]] = {
+    Setting.ENABLE_PUSH: (0, 1, ErrorCode.PROTOCOL_ERROR),
+    Setting.INITIAL_WINDOW_SIZE: (0, LARGEST_WINDOW, ErrorCode.FLOW_CONTROL_ERROR),
+    Setting.MAX_FRAME_SIZE: (
+        DEFAULT_FRAME_SIZE,
+        LARGEST_FRAME_SIZE,
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+}
+
+
 def check_head(frame_type: int, flags: int, stream_id: int, size: int) -> None:
     """Checks what RFC 9113 section 6 says about a frame's size and stream.
 
@@ -159,9 +171,19 @@ def settings(values: Mapping[Setting, int]) -> bytes:
 SETTINGS_ACK: Final = frame(FrameType.SETTINGS, ACK, 0)
 
 
-def parse_settings(payload: bytes) -> Iterable[tuple[int, int]]:
-    """Returns the (identifier, value) pairs in order; the size was checked."""
-    return _unpack_setting(payload)
+def parse_settings(payload: bytes) -> Sequence[tuple[int, int]]:
+    """Returns the (identifier, value) pairs in order; the size was checked.
+
+    Raises:
+        ConnectionFault: A value is out of its range.
+
+    """
+    values = [*_unpack_setting(payload)]
+    for key, value in values:
+        least, most, code = _RANGES.get(key, _ANY)
+        if not least <= value <= most:
+            raise ConnectionFault(code, f"{Setting(key).name} out of range")
+    return values
 
 
 def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:

@@ -15,7 +15,6 @@ from tfs.core.errors import ResourceExhausted, ServingError
 from tfs.frontends.http2 import frames, response
 from tfs.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
-    LARGEST_FRAME_SIZE,
     LARGEST_WINDOW,
     ConnectionFault,
     ErrorCode,
@@ -109,21 +108,9 @@ class Sender:
         before = self.initial_window
         for key, value in frames.parse_settings(payload):
             if key == Setting.INITIAL_WINDOW_SIZE:
-                if value > LARGEST_WINDOW:
-                    raise ConnectionFault(
-                        ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE too large"
-                    )
                 self.initial_window = value
             elif key == Setting.MAX_FRAME_SIZE:
-                if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
-                    raise ConnectionFault(
-                        ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range"
-                    )
                 self.max_frame_size = value
-            elif key == Setting.ENABLE_PUSH and value > 1:
-                raise ConnectionFault(
-                    ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1"
-                )
         for stream in self._streams.values():
             stream.send_window += self.initial_window - before
             if stream.send_window > LARGEST_WINDOW:

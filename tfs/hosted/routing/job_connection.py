@@ -38,7 +38,7 @@ def connect(address: str, tls: TlsFiles | None) -> Wire:
     Raises:
         OSError: It cannot be reached, does not speak TLS, or is not whom its certificate
             should name.
-        ValueError: That is no address.
+        ValueError: That is no name of a host.
 
     """
     if address.startswith(UNIX):
@@ -50,7 +50,7 @@ def connect(address: str, tls: TlsFiles | None) -> Wire:
     else:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        plain = socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S)
+        plain = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
     with _closed_if_it_fails(plain):
@@ -83,17 +83,19 @@ class JobConnection:
 
     Args:
         loop: Watches the socket.
+        address: The server's, for what its callers are told.
         wire: The socket, connected.
         requests: Has nothing sent yet.
         on_output: Called when there is something to write, so that ``flush`` is called
             at the end of the round.
-        on_lost: Called once, when it is closed, by whoever; before its requests are told.
+        on_lost: Called once, when it is closed, by whoever; after its requests are told.
 
     """
 
     def __init__(
         self,
         loop: ServingLoop,
+        address: str,
         wire: Wire,
         requests: ClientConnection,
         on_output: Callable[[JobConnection], None],
@@ -101,6 +103,7 @@ class JobConnection:
     ) -> None:
         self.requests = requests
         self._loop = loop
+        self._address = address
         self._wire = wire
         self._on_output = on_output
         self._on_lost = on_lost
@@ -149,8 +152,9 @@ class JobConnection:
         self._loop.unwatch(plain.fileno())
         self._wire.end()
         plain.close()
+        error = f"the connection to {self._address} was lost: {why}"
+        self.requests.end(Unavailable(error))
         self._on_lost(self)
-        self.requests.end(Unavailable(f"the connection to the server was lost: {why}"))
 
     def _on_ready(self, events: int) -> None:
         wire, requests = self._wire, self.requests

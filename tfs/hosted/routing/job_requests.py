@@ -14,7 +14,6 @@ from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2.client_connection import ClientConnection
 from tfs.frontends.http2.unary_request import Outcome, UnaryRequest
-from tfs.frontends.listener import UNIX
 from tfs.frontends.wire import Wire
 from tfs.hosted.routing.job_connection import JobConnection, TlsFiles, connect
 
@@ -82,7 +81,10 @@ class JobRequests:
             else:
                 self._loop.post(partial(self._on_connected, job, wire))
 
-        self._connecting.submit(run)
+        try:
+            self._connecting.submit(run)
+        except RuntimeError as error:  # there are no more threads, or this is closed
+            self._loop.post(partial(job.on_failed, str(error)))
 
     def mark_dirty(self, connection: JobConnection) -> None:
         """Has a connection flushed at the end of the round."""
@@ -97,11 +99,9 @@ class JobRequests:
             self._connections.discard(connection)
             job.on_lost(connection)
 
-        authority = "localhost" if job.address.startswith(UNIX) else job.address
-        requests = ClientConnection(
-            authority, self._tls is not None, job.send, error_of
-        )
-        made = JobConnection(self._loop, wire, requests, self.mark_dirty, on_lost)
+        at, is_secure = job.address, self._tls is not None
+        requests = ClientConnection(at, is_secure, job.send, error_of)
+        made = JobConnection(self._loop, at, wire, requests, self.mark_dirty, on_lost)
         self._connections.add(made)
         job.on_connected(made)
 
@@ -180,7 +180,9 @@ class _Job:
     def _fail_waiting(self) -> None:
         if self._is_connecting:
             return  # again, meanwhile
-        waiting, self._waiting = self._waiting, {}
         error = f"no server answers at {self.address}: {self._problem}"
-        for request in waiting:
-            request.on_done(Unavailable(error))
+        for request in [*self._waiting]:
+            if (
+                self._waiting.pop(request, self) is None
+            ):  # an outcome may give up others
+                request.on_done(Unavailable(error))
