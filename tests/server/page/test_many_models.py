@@ -13,7 +13,7 @@ from tests.server.environment import Environment, config, model
 from tfs.core.stats import Stats
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.server_config import read_config_text
-from tfs.server.page.handler import prepare, render
+from tfs.server.page.handler import render
 from tfs.server.page.views import Views
 from tfs.server.ports.openapi_pages import OpenApiPages
 
@@ -38,7 +38,6 @@ def env() -> Environment:
 def views(env: Environment) -> Views:
     facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, Stats())
     reports = ServerReports(env.core, env.clock, facts)
-    prepare()
     return Views(env.core, reports, lambda *_: {}, deque(), env.clock)
 
 

@@ -14,7 +14,6 @@ import orjson
 
 from tfs.core.errors import Code, InvalidArgument, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.admin import Admin, Asked
 from tfs.handlers.admin_access import KEY_COOKIE, AdminAccess
@@ -170,18 +169,6 @@ class PageHandler:
             request.version = int(given)
         caller = f"the page, {call.peer.address}"
         self._admin(Asked(request, caller, call.deadline_s, done))
-
-
-def prepare() -> None:
-    """Imports the library of templates, and compiles them: in portions, on any thread.
-
-    The first page would otherwise wait for that.
-    """
-    yield_to_requests()
-    environment = _environment()
-    for name in environment.list_templates():
-        yield_to_requests()
-        environment.get_template(name)
 
 
 def render(what: str, view: View, *, is_live: bool = False) -> str:

@@ -32,7 +32,7 @@ from tfs.server.metrics_page import (
     read_monitoring_config,
 )
 from tfs.server.options import ServerOptions
-from tfs.server.page.handler import PageHandler, prepare
+from tfs.server.page.handler import PageHandler
 from tfs.server.ports.listeners import http_listeners
 from tfs.server.ports.openapi_pages import DOCUMENT, OpenApiPages
 from tfs.server.ports.transports import connection_age_s
@@ -128,7 +128,6 @@ class HttpSurface:
         for address in self._addresses:
             OWN.add_address(address)
             log.info("event=http_listening address=%s", address)
-        self._executor.submit(prepare)
 
     @property
     def addresses(self) -> Sequence[str]:
