@@ -17,6 +17,9 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
+_WAIT_FOR_PROCESSES = {"e2e", "export", "hosted", "runtime", "servables"}
+
+
 def pytest_configure() -> None:
     """Has what tests start hear a hang-up, though nohup has the suite ignore it.
 
@@ -29,10 +32,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what waits for processes of its own first, the rest fills the time.
 
-    A file's tests stay in one process. A file of minutes that began last would be waited
+    A file's tests stay in one process. A file of a minute that began last would be waited
     for by all the others.
     """
-    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    items.sort(key=lambda item: not _WAIT_FOR_PROCESSES.intersection(item.path.parts))
 
 
 def pytest_collection_finish() -> None:

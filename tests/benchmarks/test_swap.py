@@ -72,7 +72,7 @@ def test_a_reply_is_right_for_its_image_and_the_version_it_names() -> None:
 def test_three_swaps_are_measured_from_end_to_end() -> None:
     """Server, generator, renames, checks, memory: rows that need no luck have numbers."""
     report = Report(swap.ROWS)
-    effort = swap.Effort(num_swaps=3, rate_per_s=50.0)
+    effort = swap.Effort(num_swaps=3, swap_period_s=0.3, rate_per_s=100.0)
     swap.measure_swaps(report, effort)
     measured = {
         each.row.name: each for each in report.outcomes() if each.value is not None
