@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from tests.codec.samples import (
+    DATA,
     FIELDS,
     SMALL_VIEWS,
     VIEWS,
@@ -16,14 +17,16 @@ from tests.codec.samples import (
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.tensor import (
     BY_DTYPE,
+    BY_NUMBER,
     are_bools,
     fill_tensor_proto,
     is_quickly_written,
     tensor_view_of,
+    wire_type,
     write_tensor,
 )
 from tfs.core import dtype as dtypes
-from tfs.core.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, STRING, DType
+from tfs.core.dtype import BOOL, DTYPES, FLOAT16, FLOAT32, INT8, INT32, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
@@ -321,3 +324,24 @@ def test_millions_of_short_strings_are_bounded(as_content: bool) -> None:
     for num, size in ((16_000, 2), (100_000, 50)):
         view = tensor_view_of(strings(num, size), FillBudget(4 << 20))
         assert view.data == (b"x" * size,) * num
+
+
+def test_every_dtype_of_the_core_travels() -> None:
+    """A dtype added to the core without a wire form is noticed here."""
+    assert set(BY_DTYPE) == set(DTYPES.values()) == set(DATA) == set(FIELDS)
+
+
+def test_the_table_is_tensorflows() -> None:
+    """Numbers and fields as TensorFlow documents them; none is used twice."""
+    assert len(BY_NUMBER) == len(BY_DTYPE)
+    for dtype, (number, field, _) in FIELDS.items():
+        assert wire_type(number) is BY_DTYPE[dtype]
+        assert BY_DTYPE[dtype].field == field
+
+
+def test_an_unknown_number_is_refused_by_its_name_if_it_has_one() -> None:
+    """DT_QINT8 says more than 11."""
+    with pytest.raises(InvalidArgument, match="dtype DT_QINT8 is not supported"):
+        wire_type(11)
+    with pytest.raises(InvalidArgument, match="dtype 4711 is not supported"):
+        wire_type(4711)

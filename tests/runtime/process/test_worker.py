@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -16,7 +17,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
-from tfs.runtime.process.worker import Worker, WorkerState
+from tfs.runtime.process.worker import TRANSITIONS, Worker, WorkerState, transition
 from tfs.runtime.process.zygote import OnForked, Zygote
 from tfs.testing.fake_clock import FakeClock
 
@@ -128,3 +129,25 @@ def test_a_worker_that_closes_while_it_is_forked_answers_whoever_waits(
     answer: Callable[[str], None] = world.zygote.asked.pop()
     answer("late")
     assert world.worker.state is WorkerState.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("state", "to"), list(itertools.product(WorkerState, WorkerState))
+)
+def test_only_the_moves_of_the_table_are_made(
+    state: WorkerState, to: WorkerState
+) -> None:
+    """Every pair of states: allowed moves move, the others raise."""
+    if to in TRANSITIONS[state]:
+        assert transition("w", state, to) is to
+    else:
+        with pytest.raises(AssertionError, match=f"from {state.value} to {to.value}"):
+            transition("w", state, to)
+
+
+@pytest.mark.parametrize("state", list(WorkerState))
+def test_closing_is_always_possible_and_final(state: WorkerState) -> None:
+    """Every state but the last leads to the last."""
+    assert (WorkerState.CLOSED in TRANSITIONS[state]) is (
+        state is not WorkerState.CLOSED
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 
@@ -9,11 +10,20 @@ import numpy as np
 import pytest
 
 from tfs.core.dtype import BFLOAT16, STRING, dtype
+from tfs.core.errors import Internal
 from tfs.core.servable import Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tfs.v1.admin_service_pb2 import Comparison
 from tfs.proto.tfs.v1.model_config_pb2 import Guard
-from tfs.server.canary.comparison import Figures, Side, Tally, judge, rejection
+from tfs.server.canary.comparison import (
+    MAX_SPANS,
+    Figures,
+    Side,
+    Tally,
+    TrialHistory,
+    judge,
+    rejection,
+)
 from tfs.server.canary.difference import Difference, difference
 
 
@@ -226,3 +236,37 @@ def test_a_few_slow_requests_are_no_slow_version() -> None:
         slow.add_split(answer, 0.0024, is_canary=True)
     (limit,) = judge(guard, slow.figures())
     assert limit.exceeded
+
+
+def test_each_time_has_the_figures_of_its_own_requests() -> None:
+    """What came before does not weigh on it; what was not measured is None."""
+    tally, history = Tally(), TrialHistory()
+    history.note(100.0, tally)
+    tally.add_copy({}, 0.1, {}, 0.2)
+    tally.add_pair(2, Difference(num_rows=2, num_disagreeing=1))
+    history.note(101.0, tally)  # too soon
+    history.note(102.0, tally)
+    tally.add_copy({}, 0.1, Internal("no"), 0.0)
+    history.note(104.0, tally)
+    first, second = history.spans()
+    assert (first.begun_s, second.begun_s) == (100.0, 102.0)
+    assert (first.top1_disagreement, second.top1_disagreement) == (0.5, None)
+    assert (first.canary_error_rate, second.canary_error_rate) == (0.0, 1.0)
+    assert first.latency_ratio == 2.0
+    assert second.latency_ratio is None
+
+
+def test_a_long_trial_is_told_in_as_few_times_as_a_short_one() -> None:
+    """They are of equal length, and none is left out."""
+    tally, history = Tally(), TrialHistory()
+    for now_s in range(0, 5000, 2):
+        tally.add_copy({}, 0.1, {}, 0.1)
+        history.note(float(now_s), tally)
+    spans = history.spans()
+    assert MAX_SPANS / 2 <= len(spans) <= MAX_SPANS
+    steps = {
+        after.begun_s - before.begun_s for before, after in itertools.pairwise(spans)
+    }
+    assert len(steps) == 1
+    assert spans[0].begun_s == 0.0
+    assert all(span.canary_error_rate == 0.0 for span in spans)
