@@ -9,9 +9,8 @@ from tfs.cli.argument_range import Subparsers, count, servers, size, version_num
 from tfs.cli.connection import add_admin_arguments, answer, target_of
 from tfs.cli.hosted.controller import add_change_command
 from tfs.cli.hosted.flag import flag
-from tfs.cli.hosted.process_flags import add_run, add_up
+from tfs.cli.hosted.process_flags import add_run, add_up, runner
 from tfs.cli.hosted.status import add_status
-from tfs.cli.hosted.upload import upload
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -72,9 +71,7 @@ def _add_jobs(commands: Subparsers) -> None:
     what = "move its models away, and take it out when they answer elsewhere"
     parser = add_change_command(commands, "remove-job", what)
     parser.add_argument("job", metavar="ADDRESS|NAME")
-    parser.add_argument(
-        "--force", action="store_true", help="at once, also if they have no other place"
-    )
+    flag(parser, "--force", "at once, also if they have no other place")
 
 
 def _add_release(commands: Subparsers) -> None:
@@ -114,7 +111,7 @@ def _add_models(commands: Subparsers) -> None:
         "copy a version to where servers find it, and add it, or the model that is new"
     )
     parser = add_change_command(commands, "upload", what, "MODEL")
-    parser.set_defaults(run=upload)
+    parser.set_defaults(run=runner("upload"))
     parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
     what = "its number (default: the directory's name, or the next one)"
     flag(parser, "--version N", what, None, version_number)
@@ -147,9 +144,7 @@ def _add_versions(commands: Subparsers) -> None:
         parser.add_argument(
             "version", metavar="VERSION", type=version_number, nargs="?"
         )
-        parser.add_argument(
-            "--end", action="store_true", help="let the newest version answer again"
-        )
+        flag(parser, "--end", "let the newest version answer again")
 
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:

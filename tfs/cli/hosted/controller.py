@@ -69,9 +69,7 @@ def add_change_command(
         "--request_id ID",
         "repeat a request whose answer was lost; it acts once (default: a new one)",
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="say what it would do, and do nothing"
-    )
+    flag(parser, "--dry_run", "say what it would do, and do nothing")
     return parser
 
 

@@ -13,8 +13,14 @@ def flag(
     default: object = "",
     read: Callable[[str], object] = str,
 ) -> None:
-    """Adds "--name VALUE"; its help tells a default that is not empty, if ``what`` does not."""
-    name, metavar = usage.split(" ", 1)
+    """Adds "--name VALUE", or "--name", which is true or false.
+
+    Its help tells a default that is not empty, if ``what`` does not.
+    """
+    name, _, metavar = usage.partition(" ")
+    if not metavar:
+        parser.add_argument(name, action="store_true", help=what)
+        return
     if default and "(default" not in what:
         what += f" (default {default})"
     parser.add_argument(

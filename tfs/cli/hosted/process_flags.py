@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+from collections.abc import Callable
 from typing import Final
 
 from tfs.cli.argument_range import Subparsers, replicas, seconds, size
@@ -60,16 +61,10 @@ def add_run(commands: Subparsers) -> None:
     flag(parser, "--control_key FILE", what)
     what = "keep a copy of the wanted state here, to start with while the store is away"
     flag(parser, "--copy FILE", what)
-    parser.add_argument(
-        "--only_routes",
-        action="store_true",
-        help="take no commands and tell servers nothing: only a router",
-    )
-    parser.add_argument(
-        "--take_over",
-        action="store_true",
-        help="take servers from another fleet, or from a newer copy of this one's store",
-    )
+    what = "take no commands and tell servers nothing: only a router"
+    flag(parser, "--only_routes", what)
+    what = "take servers from another fleet, or from a newer copy of this one's store"
+    flag(parser, "--take_over", what)
     what = "start the servers of jobs on this Ray cluster: HOST:PORT, or auto"
     flag(parser, "--ray ADDRESS", what)
     what = "scale the StatefulSets of jobs in this namespace"
@@ -96,15 +91,19 @@ def add_run(commands: Subparsers) -> None:
 
 
 def _add_process(commands: Subparsers, name: str, what: str) -> argparse.ArgumentParser:
-    """Adds a command that the function and module of its name run, imported only then."""
+    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+    parser.set_defaults(run=runner(name))
+    return parser
+
+
+def runner(name: str) -> Callable[[argparse.Namespace], int]:
+    """Returns the function of a name in the module of its name, imported when it runs."""
 
     def run(arguments: argparse.Namespace) -> int:
         module = importlib.import_module(f"tfs.cli.hosted.{name}")
         return int(getattr(module, name)(arguments))
 
-    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
-    parser.set_defaults(run=run)
-    return parser
+    return run
 
 
 def _add_doors(parser: argparse.ArgumentParser, default_store: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tfs.cli.argument_range import Subparsers, count
 from tfs.cli.hosted.controller import add_fleet_command, ask
+from tfs.cli.hosted.flag import flag
 from tfs.cli.printing import ago, table
 from tfs.server.admin.report_words import mebibytes
 
@@ -22,17 +23,13 @@ def add_status(commands: Subparsers) -> None:
     parser = add_fleet_command(
         commands, "status", "show what is wanted, and where", _status
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.add_argument(
-        "--history", type=count, metavar="N", help="show the last N changes instead"
-    )
+    flag(parser, "--json", "print it as JSON")
+    flag(parser, "--history N", "show the last N changes instead", None, count)
     parser = add_fleet_command(
         commands, "why", "show what was done with a model, and why", _why
     )
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument(
-        "--history", type=count, default=20, metavar="N", help="at most (default 20)"
-    )
+    flag(parser, "--history N", "at most", 20, count)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -125,15 +125,12 @@ def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
     least, most = (known.min_replicas, known.max_replicas) if known else (2, 2)
     if arguments.servers is not None:
         least, most = arguments.servers
-    if arguments.memory is not None:
-        each_bytes = arguments.memory // most
-    elif known is not None:
-        each_bytes = known.memory_bytes * known.max_replicas // most
-    else:
-        each_bytes = _half_of_memory_bytes() // most
+    all_bytes = arguments.memory
+    if all_bytes is None and known is not None:
+        all_bytes = known.memory_bytes * known.max_replicas
     job = Job(
         JOB,
-        each_bytes,
+        (all_bytes or _half_of_memory_bytes()) // most,
         num_replicas=least,
         is_ours=True,
         min_replicas=least,

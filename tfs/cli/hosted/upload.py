@@ -7,12 +7,12 @@ import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sources.remote.storage import RemoteFileSystem
 from sources.storage.file_system import AnyFileSystem
 from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
+from tfs.cli.hosted.requests import request_of
 from tfs.core.errors import (
     Aborted,
     AlreadyExists,
@@ -23,9 +23,9 @@ from tfs.core.errors import (
 from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import is_committed, payload_files
-
-if TYPE_CHECKING:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.hosted.fleet import parse_model_config, room_for
+from tfs.hosted.probes import PER_VERSION_BYTES, size_of
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 
 def upload(arguments: argparse.Namespace) -> int:
@@ -33,10 +33,6 @@ def upload(arguments: argparse.Namespace) -> int:
 
     Nothing is copied of what would be refused, or was asked for before.
     """
-    from tfs.cli.hosted.requests import request_of
-    from tfs.hosted.fleet import parse_model_config
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     source = Path(arguments.directory)
     if not source.is_dir() or not os.listdir(source):
         raise InvalidArgument(f"{source} is no directory with files of a version")
@@ -86,11 +82,6 @@ def upload(arguments: argparse.Namespace) -> int:
 
 def _check_room(arguments: argparse.Namespace, source: Path) -> None:
     """Raises FailedPrecondition if the model of a version would be refused."""
-    from tfs.cli.hosted.requests import request_of
-    from tfs.hosted.fleet import parse_model_config, room_for
-    from tfs.hosted.probes import PER_VERSION_BYTES, size_of
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     asked = pb.SimulateRequest(add_model=request_of(arguments))
     config = parse_model_config(arguments.config)
     asked.add_model.hints.memory_bytes = arguments.memory or room_for(
@@ -118,8 +109,6 @@ def _check_generation(
 
 def _asked_before(arguments: argparse.Namespace) -> pb.Op | None:
     """Returns what the request with the given id asked for; None if it is a new one."""
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     if not arguments.request_id:
         return None
     request = pb.GetOpRequest(request_id=arguments.request_id)
