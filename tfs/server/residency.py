@@ -279,17 +279,13 @@ class Residency:
 
     def _look(self, name: str) -> None:
         """Follows what has become of a model's versions."""
-        self._settle(name)
-        for each in list(self._short):
-            if self._refused(each):
-                self._settle(each)
-            else:
-                self._short.pop(each)
+        for each in (name, *self._short):
+            self._settle(each)
 
     def _settle(self, name: str) -> None:
         model = self._models.get(name)
         states = self._monitor.version_states(name)
-        if self._refused(name) and self._make_room(name):
+        if self._make_room(name):
             self._short[name] = None
             return
         self._short.pop(name, None)
