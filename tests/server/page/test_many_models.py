@@ -76,7 +76,7 @@ def test_models_are_listed_a_hundred_a_page(views: Views) -> None:
     assert "201\N{EN DASH}300 of 9850" in text
     for page in (2, 4):
         assert f'href="/?q=del0&show=silent&page={page}"' in text.replace("&amp;", "&")
-    text = render("docs", head | views.docs("", 100))
+    text = render("docs", head | views.docs("", 100, "http://h:1"))
     assert text.count("?model=model") == 100
     assert 'href="/docs?page=99"' in text
     assert "page=101" not in text

@@ -129,15 +129,11 @@ class PageHandler:
             if what == "model":
                 return views.model(name, has_form=not is_live)
             if what == "docs":
-                return views.docs(query.get("model", ""), page)
+                return views.docs(query.get("model", ""), page, base_url)
             return views.config()
 
         def show() -> HttpReply:
-            view = {
-                **views.head(is_operator=is_operator),
-                **build(),
-                "base_url": base_url,
-            }
+            view = {**views.head(is_operator=is_operator), **build()}
             text = render(what, view, is_live=is_live)
             return HttpReply((text.encode(),), 200, HTML, _HEADERS)
 

@@ -149,13 +149,17 @@ class Views:
             "text": config_text(running.effective.message),
         }
 
-    def docs(self, name: str, page: int) -> View:
-        """Returns what a model takes and answers; for "" what a page's first ones do."""
+    def docs(self, name: str, page: int, base_url: str) -> View:
+        """Returns what a model takes and answers; for "" what a page's first ones do.
+
+        Lines to paste have ``base_url`` for the server.
+        """
         paged = page_view(sorted(self._core.config.models), page)
         names = [name] if name else paged["names"][:_MAX_DESCRIBED]
         found = [self._describe(each) for each in names]
         return {
             **paged,
+            "base_url": base_url,
             "models": [each for each in found if each is not None],
         }
 
