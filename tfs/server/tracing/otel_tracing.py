@@ -75,8 +75,8 @@ class OtelTracing:
             own.merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,
         )
-        (exporter,) = found
-        provider.add_span_processor(BatchSpanProcessor(exporter.load()()))
+        exporter = next(iter(found)).load()
+        provider.add_span_processor(BatchSpanProcessor(exporter()))
         self._close = provider.shutdown
         TRACING.tracer = OtelTracer(
             provider.get_tracer("tfs", distribution_version("tfs")),
