@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.tree import ROOT
+from tests.python_program import run_python
 
 PACKAGES = ("tfs", "sources", "managers", "batching")
 
@@ -104,20 +103,12 @@ VIOLATIONS = [
 
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "from importlinter.cli import lint_imports_command; lint_imports_command()",
-        "--no-logo",
-        "--no-cache",
-    ]
-    return subprocess.run(
-        command,
+    command = "from importlinter.cli import lint_imports_command as lint; lint()"
+    return run_python(
+        *("-c", command, "--no-logo", "--no-cache"),
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
+        PYTHONPATH=str(root),
+        NO_COLOR="1",
     )
 
 

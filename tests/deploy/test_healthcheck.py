@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
 
-from tests.architecture.tree import ROOT
+from tests.python_program import run_python
 
 Behaviour = Callable[[bytes, grpc.ServicerContext], bytes]
 
@@ -34,12 +33,7 @@ def health_server(behaviour: Behaviour | None) -> Iterator[str]:
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "deploy/healthcheck.py"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return run_python("deploy/healthcheck.py", *arguments)
 
 
 def test_a_serving_server_is_healthy() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +13,6 @@ import torch
 from torch import nn
 from torch.package.package_importer import PackageImporter
 
-from tests.architecture.tree import ROOT
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.nested import ReadsItsFolder, TakesAnyName, Undecided
@@ -30,6 +27,7 @@ from tests.models.with_state import (
     Tempered,
     Widened,
 )
+from tests.python_program import run_python
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.signature import Method, TensorSpec
@@ -395,14 +393,7 @@ def test_a_full_disk_is_an_error_and_does_not_end_the_program(tmp_path: Path) ->
         "    except OSError as error:\n"
         "        print(platform, error.strerror, os.path.exists(base))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_python("-c", script, str(tmp_path))
     assert done.stdout.splitlines() == [
         "torch_package File too large False",
         "torch_export File too large False",

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.tree import ROOT
+from tests.python_program import run_python
 
 
 def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(root / "protos/generate.py"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return run_python(str(root / "protos/generate.py"), *arguments)
 
 
 @pytest.fixture

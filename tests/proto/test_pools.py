@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.architecture.tree import ROOT
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+from tests.python_program import run_python
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_upstreams_definitions_and_ours_exchange_bytes(order: str) -> None:
     """Neither side stops the other, whoever comes first, and bytes mean the same."""
-    result = run("-W", "error", "tests/proto/exchange_bytes.py", order)
+    result = run_python("-W", "error", "tests/proto/exchange_bytes.py", order)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("exchanged ")
 
 
 def test_importing_ours_leaves_the_default_pool_alone() -> None:
     """A later import of tensorflow finds none of its names taken."""
-    result = run(
+    result = run_python(
         "-c",
         "from google.protobuf import descriptor_pool\n"
         "from tests.proto.descriptors import our_files\n"
@@ -48,7 +33,7 @@ def test_importing_ours_leaves_the_default_pool_alone() -> None:
 
 def test_folders_named_as_other_packages_shadow_none_of_them() -> None:
     """tfs/proto holds folders grpc, google and tfs; the names keep their meaning."""
-    result = run(
+    result = run_python(
         "-c",
         "from tests.proto.descriptors import our_files; our_files()\n"
         "import google.protobuf, grpc, tfs.core\n"
@@ -63,7 +48,7 @@ def test_folders_named_as_other_packages_shadow_none_of_them() -> None:
 
 def test_another_protobuf_implementation_is_refused_with_the_cure() -> None:
     """Pure-Python protobuf accepts conflicting definitions and then loses fields."""
-    result = run(
+    result = run_python(
         "-c",
         "import tfs.proto._pool",
         PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION="python",

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.serving import QUICK
 from tests.full_pipe import fill
+from tests.python_program import output_of
 from tfs.testing.patience import PATIENCE_S
 
 _OPENS_MISSING = """
@@ -28,7 +29,7 @@ assert os.open(os.devnull, os.O_RDONLY) > 2
 
 def test_numbers_of_missing_streams_are_taken() -> None:
     """What libraries print must not go into a socket that got the number of stderr."""
-    subprocess.run([sys.executable, "-c", _OPENS_MISSING], check=True)
+    output_of("-c", _OPENS_MISSING)
 
 
 @pytest.fixture(params=["full disk", "nobody reads", "reader gone"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
 import sys
 import types
 import zipfile
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.package.package_importer import PackageImporter
 
-from tests.architecture.tree import ROOT
+from tests.python_program import output_of
 from tfs.core.errors import InvalidArgument
 from tfs.core.version_directory import read_manifest
 from tfs.export import (
@@ -76,9 +75,7 @@ with torch.inference_mode():
 assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [6.0] * 3
 """
     quietly = "-Werror:TypedStorage is deprecated"
-    subprocess.run(
-        [sys.executable, quietly, "-c", here], cwd=ROOT, check=True, timeout=200
-    )
+    output_of(quietly, "-c", here)
 
 
 def test_module_that_has_a_name_of_pythons_goes_into_the_archive(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -21,11 +19,11 @@ import torch
 from torch import nn
 from torch.package.package_importer import PackageImporter
 
-from tests.architecture.tree import ROOT
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.with_closure import Closure
 from tests.models.with_resource import Blob
+from tests.python_program import output_of
 from tfs.core.errors import InvalidArgument
 from tfs.export import (
     DependencyReport,
@@ -150,15 +148,8 @@ def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
         "print('training')\n"
         "print(tfs.export.save(Net(), torch.rand(2, 2), sys.argv[1]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "base")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    assert done.stdout.splitlines().count("training") == 1
+    printed = output_of(str(script), str(tmp_path / "base"))
+    assert printed.splitlines().count("training") == 1
     with zipfile.ZipFile(tmp_path / "base" / "1" / "model.pt") as archive:
         source = archive.read("archive/__main__.py").decode()
     assert "class Net" in source
@@ -189,15 +180,8 @@ def test_script_can_wrap_what_came_out_of_a_package(tmp_path: Path) -> None:
         "    tfs.export.save(Twice(inner), x, sys.argv[2],\n"
         "        packaging=tfs.export.Packaging(importers=importers))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(inner), str(tmp_path / "base")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    assert done.stdout.splitlines() == ["wrapping"]
+    printed = output_of(str(script), str(inner), str(tmp_path / "base"))
+    assert printed.splitlines() == ["wrapping"]
     for version in ("1", "2"):
         with zipfile.ZipFile(tmp_path / "base" / version / "model.pt") as archive:
             source = archive.read("archive/__main__.py").decode()
@@ -361,12 +345,7 @@ def test_script_in_another_encoding_leaves_its_blocks_behind(
         "    path = tfs.export.save(Net(), torch.zeros(2, 2), sys.argv[1])\n",
         encoding=encoding,
     )
-    subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "base")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=200,
-        check=True,
-    )
+    output_of(str(script), str(tmp_path / "base"))
     loaded = PackageImporter(tmp_path / "base" / "1" / "model.pt").load_pickle(
         "model", "model.pkl"
     )

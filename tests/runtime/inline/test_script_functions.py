@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.python_program import output_of
 
 # Whoever switches compiling off does so for the whole process.
 PROGRAM = """
@@ -24,7 +20,4 @@ print(doubled(torch.ones(1)).item())
 
 def test_a_decorated_function_runs_as_python() -> None:
     """torch would keep it for ever, and another one for each version."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.stdout, done.returncode) == ("2.0\n", 0), done.stderr
+    assert output_of("-c", PROGRAM) == "2.0\n"

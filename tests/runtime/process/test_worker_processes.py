@@ -9,8 +9,6 @@ import math
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from tests.python_program import output_of
 from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import (
     SHOUT_SIGNATURES,
@@ -509,10 +508,7 @@ def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
         "from tests.runtime.process.test_worker_processes import check_nothing_is_left; "
         f"check_nothing_is_left(Path({str(tmp_path)!r}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", code)
 
 
 def check_nothing_is_left(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import pytest
 
+from tests.python_program import run_python
 from tfs.runtime.process.zygote_process import BINDING, worker_environment
 from tfs.server.system.process_settings import (
     SWITCH_INTERVAL_S,
@@ -127,9 +126,7 @@ def test_a_server_leaves_its_imports_to_no_collection() -> None:
     second, is imported after that, and frozen in its turn. By then threads that compute in
     Python hand the lock over sooner than Python does.
     """
-    result = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=200
-    )
+    result = run_python("-c", _SCRIPT)
     lines = [line.split() for line in result.stdout.splitlines()]
     found = [line for line in lines if line[0] in ("True", "False")]
     assert [has_torch for has_torch, *_ in found] == ["False", "True"], result.stderr

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import warnings
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.python_program import output_of
 from tests.runtime.packaged import package, signature
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
@@ -34,7 +34,6 @@ from tfs.runtime.guest.side_effects import ProcessEffects, ThreadEffects
 
 _SORTED = sorted
 _MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
-ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_nothing_changed_is_nothing() -> None:
@@ -150,15 +149,8 @@ def test_what_parts_of_torch_register_is_no_change() -> None:
         "import torch._dynamo, torch._inductor.compile_fx\n"
         "print(repr(before.changes()))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=True,
-    )
-    assert "operators" not in done.stdout.splitlines()[-1]
+    told = output_of("-W", "ignore", "-c", program).splitlines()[-1]
+    assert "operators" not in told
 
 
 def test_a_patched_function_is_told(
