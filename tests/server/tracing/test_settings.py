@@ -59,6 +59,8 @@ def test_the_standard_variables_say_what_is_traced(
     ("name", "value"),
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/not/there.pem"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
         ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
         ("OTEL_TRACES_SAMPLER_ARG", "often"),

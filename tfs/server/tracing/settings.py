@@ -1,11 +1,12 @@
-"""What the OTEL_* variables ask for. Pure.
+"""What the OTEL_* variables ask for.
 
 Exporters, propagators, resources and batches of spans are the SDK's, which reads their
-variables itself.
+variables itself. What it would find wrong at each export is checked here, once.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +26,7 @@ _ASKING: Final = (
 )
 _PARENT: Final = "parentbased_"
 _OTLP: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 _SHARES: Final = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
 
 
@@ -66,6 +68,8 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
         if protocol not in _OTLP:
             raise wrong(name, protocol, " or ".join(_OTLP))
         exporter = _OTLP[protocol]
+        for prefix in ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"):
+            _check_otlp(given, prefix, is_http=protocol != "grpc")
     sampler = given.get(SAMPLER) or f"{_PARENT}always_on"
     kind = sampler.removeprefix(_PARENT)
     if kind not in _SHARES:
@@ -76,6 +80,15 @@ def read_settings(environment: Mapping[str, str]) -> TracingSettings | None:
         share = _share(given.get(SAMPLER_ARG) or "1")
     follows_parent = sampler.startswith(_PARENT)
     return TracingSettings(exporter, share, follows_parent)
+
+
+def _check_otlp(given: Mapping[str, str], prefix: str, *, is_http: bool) -> None:
+    for name in (prefix + each for each in _FILES):
+        if given.get(name) and not os.access(given[name], os.R_OK):
+            raise wrong(name, given[name], "a file that this process may read")
+    endpoint = given.get(f"{prefix}ENDPOINT")
+    if endpoint and is_http and not endpoint.startswith(("http://", "https://")):
+        raise wrong(f"{prefix}ENDPOINT", endpoint, "http://HOST:PORT, or https://")
 
 
 def _share(text: str) -> float:
