@@ -178,11 +178,10 @@ class RayJobs:
             for (name, index), each in self._known.items()
             if name == key[0] and index != key[1] and not each.is_ending
         ]
-        return all(
-            each.seen
-            and (each.given is None or each.seen.limits in (None, each.given.limits))
+        return all_serve((each.seen for each in others), self._is_ready) and all(
+            each.given is None or (each.seen and each.seen.limits == each.given.limits)
             for each in others
-        ) and all_serve((each.seen for each in others), self._is_ready)
+        )
 
     def _take_answers(self) -> None:
         waited = {each.answer: key for key, each in self._known.items() if each.answer}
