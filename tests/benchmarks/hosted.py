@@ -58,8 +58,7 @@ from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.packing import pack
 from tfs.hosted.routing.envoy_router import find_envoy
 from tfs.hosted.store.postgres import PostgresStore
-from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import Transaction
+from tfs.hosted.store.state_store import StateStore, Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 NETWORK_INPUT = {"x": np.zeros((1, 4), np.float32)}

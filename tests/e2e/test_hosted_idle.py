@@ -21,8 +21,8 @@ from tfs.hosted import edits
 from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
+from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.store.sqlite import SqliteStore

@@ -8,8 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from tfs.core.errors import Unavailable
-from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import Transaction
+from tfs.hosted.store.state_store import StateStore, Transaction
 
 
 class FailingStore:

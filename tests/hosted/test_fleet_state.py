@@ -27,7 +27,7 @@ from tfs.hosted.fleet import Fleet, Job
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import FleetCopy, Snapshot
-from tfs.hosted.store.transaction import Transaction
+from tfs.hosted.store.state_store import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import Change, Feed, Lease, Transaction
+from tfs.hosted.store.state_store import Change, Feed, Lease, StateStore, Transaction
 
 R = TypeVar("R")
 

@@ -40,8 +40,7 @@ from tfs.hosted.snapshot import (
     row_of,
     write,
 )
-from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import EXPIRING, Lease, Transaction
+from tfs.hosted.store.state_store import EXPIRING, Lease, StateStore, Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 T = TypeVar("T")

@@ -37,8 +37,7 @@ from tfs.hosted.controller_service import (
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.jobs.job_runtime import JobSpec
-from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.job_channels import JobChannels

@@ -25,7 +25,7 @@ from tfs.hosted.fleet import (
 )
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
-from tfs.hosted.store.transaction import Feed, Transaction
+from tfs.hosted.store.state_store import Feed, Transaction
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from tfs.hosted.routing.fleet_router import Routes
 from tfs.hosted.servers import JobClient, Servers, Told
 from tfs.hosted.sighting_table import Configs, Heard, SightingTable
 from tfs.hosted.snapshot import Snapshot
-from tfs.hosted.store.transaction import Lease
+from tfs.hosted.store.state_store import Lease
 from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )

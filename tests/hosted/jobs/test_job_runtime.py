@@ -23,10 +23,9 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
-from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec
+from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.ray_jobs import RayJobs, connect
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.service import keep_jobs
 from tfs.testing.patience import PATIENCE_S
 

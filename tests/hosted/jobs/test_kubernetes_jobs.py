@@ -12,9 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tfs.core.clock import MonotonicClock
-from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.kubernetes_jobs import KubernetesJobs
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/apis/apps/v1/namespaces/models/statefulsets/tfs-digits/scale"

@@ -15,9 +15,8 @@ from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.testing.patience import PATIENCE_S

@@ -30,8 +30,7 @@ from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
-from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
 from tfs.hosted.service import keep_jobs

@@ -14,8 +14,7 @@ from tests.hosted.transactions import acquire, feed, history, release, transact
 from tfs.core.errors import Aborted, FailedPrecondition, Unavailable
 from tfs.hosted.store.postgres import PostgresStore
 from tfs.hosted.store.sqlite import SqliteStore
-from tfs.hosted.store.state_store import StateStore
-from tfs.hosted.store.transaction import Transaction
+from tfs.hosted.store.state_store import StateStore, Transaction
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
@@ -232,8 +231,8 @@ def test_old_changes_go_and_a_late_reader_gets_a_snapshot(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that grew for ever would fill the disk; who comes late gets all rows."""
-    monkeypatch.setattr("tfs.hosted.store.transaction.KEPT_REVISIONS", 5)
-    monkeypatch.setattr("tfs.hosted.store.transaction._COMPACT_EVERY", 10)
+    monkeypatch.setattr("tfs.hosted.store.state_store.KEPT_REVISIONS", 5)
+    monkeypatch.setattr("tfs.hosted.store.state_store._COMPACT_EVERY", 10)
     transact(store, lambda t: t.put_expiring("expiring:op", "x", "done"))
     for number in range(10):
         put(store, f"{number}", "x")

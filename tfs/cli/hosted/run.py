@@ -27,7 +27,7 @@ from tfs.core.system.log_lines import LineOutput, log_to_stderr
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions, read_identities
-from tfs.hosted.jobs.running_jobs import RunningJobs
+from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.job_connection import TlsFiles

@@ -28,9 +28,8 @@ from tfs.hosted import edits
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_state import FleetState
-from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy

@@ -19,9 +19,8 @@ from typing import Any, Final
 
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen, all_serve
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen, all_serve
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
-from tfs.hosted.jobs.running_jobs import RunningJobs
 
 NAMESPACE: Final = "tfs"
 _NAME: Final = "server"

@@ -23,9 +23,8 @@ from typing import Final
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import FailedPrecondition
 from tfs.core.loop.serving_loop import ServingLoop
-from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
-from tfs.hosted.jobs.running_jobs import RunningJobs
 from tfs.hosted.routing import envoy_config
 from tfs.hosted.routing.ads import AdsServer
 from tfs.hosted.routing.cluster_groups import ClusterGroups, Servers, regrouped

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
-from tfs.hosted.store.transaction import SCHEMA, Transaction
+from tfs.hosted.store.state_store import SCHEMA, Transaction
 
 _CONNECT_S: Final = 5
 _CHANNEL: Final = "tfs_change"

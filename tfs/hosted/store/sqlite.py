@@ -11,7 +11,7 @@ from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, Unavailable
-from tfs.hosted.store.transaction import SCHEMA, Transaction
+from tfs.hosted.store.state_store import SCHEMA, Transaction
 
 _BUSY_S: Final = 10.0
 _LOOK_S: Final = 0.05  # for commits of other processes, which cost 10 µs to look for
