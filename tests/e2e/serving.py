@@ -242,6 +242,19 @@ def run_tfs(*words: str, patience_s: float = PATIENCE_S) -> tuple[int, str]:
     return code, "\n".join(running.lines)
 
 
+def run_script(script: Path, *words: str, folder: Path = ROOT) -> tuple[int, str]:
+    """Runs a script that exports to its end, in a folder; returns as ``run_tfs``.
+
+    It finds torch and ``tfs.export`` imported, and is ``__main__`` otherwise.
+    """
+    running = Serving.of(_WARM.run_script(script, *words, folder=folder))
+    try:
+        code = running.process.wait(PATIENCE_S)
+    finally:
+        running.close()
+    return code, "\n".join(running.lines)
+
+
 def run_command(*words: str) -> tuple[int, str]:
     """Runs a command that calls a server, in this process; returns as ``run_tfs``.
 

@@ -19,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -128,11 +129,18 @@ class WarmPython:
                 progress, for which there is no flag; None for what it has.
 
         """
+        return self._fork([no_progress_timeout_s, "", "", *words])
+
+    def run_script(self, script: Path, *words: str, folder: Path) -> ForkedProcess:
+        """Starts a script in a folder with these words, both outputs in one pipe."""
+        return self._fork([None, str(script), str(folder), *words])
+
+    def _fork(self, wish: list[str | float | None]) -> ForkedProcess:
         if self._socket is None:
             self._start()
         assert self._socket is not None
         out, told = os.pipe(), os.pipe()
-        message = json.dumps([no_progress_timeout_s, *words]).encode()
+        message = json.dumps(wish).encode()
         assert len(message) < WISH_BYTES
         socket.send_fds(self._socket, [message], [out[1], told[1]])
         os.close(out[1])
@@ -229,15 +237,20 @@ def _main(fd: int) -> NoReturn:
     wish = _fork_on_wish(socket.socket(fileno=fd))
     if wish is None:
         sys.exit(0)
-    from tfs.cli.main import main
-
-    timeout_s, *words = wish
+    timeout_s, script, folder, *words = wish
+    if script:
+        os.chdir(folder)
+        sys.argv, sys.path[0] = [script, *words], str(Path(script).parent)
+        runpy.run_path(script, run_name="__main__")
+        sys.exit(0)
     if timeout_s is not None:
         from tfs.frontends.express.client_state import ExpressOptions
         from tfs.server.ports import transports
 
         options = functools.partial(ExpressOptions, no_progress_timeout_s=timeout_s)
         vars(transports)["ExpressOptions"] = options
+    from tfs.cli.main import main
+
     sys.exit(main(words))
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.e2e.serving import run_script
 from tests.models.adds_one import AddsOne
 from tests.models.at_import import Ends, ScaledByOption
 from tests.models.reads_variables import Scaled
-from tests.python_program import run_python
 from tfs.core.errors import InvalidArgument
 from tfs.export import save, save_python
 from tfs.export.checking.export_check import prepare_checks
@@ -73,22 +72,23 @@ def test_checks_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
     save(AddsOne(), X, tmp_path)
 
 
-def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, folder: Path, *options: str) -> str:
+    """Returns what it printed."""
     (folder / "train.py").write_text(script)
-    return run_python("train.py", *options, cwd=folder)
+    return run_script(folder / "train.py", *options, folder=folder)[1]
 
 
 def test_option_of_the_authors_program_is_not_one_of_servers(tmp_path: Path) -> None:
     """A model that reads the command line when it is imported would answer otherwise."""
-    done = run(
+    printed = run(
         "import torch, tfs.export\n"
         "from tests.models.at_import import ScaledByOption\n"
         "tfs.export.save(ScaledByOption(), torch.ones(2, 3), 'models')\n",
         tmp_path,
         "3.0",
     )
-    assert "DATA_LOSS" in done.stderr
-    assert "the command line" in done.stderr
+    assert "DATA_LOSS" in printed
+    assert "the command line" in printed
 
 
 def test_who_reads_the_command_line_is_told_that_servers_have_another(
@@ -125,13 +125,13 @@ def test_registration_that_a_constructor_made_is_not_there_on_a_server(
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "zoo.py").write_text(LIBRARY)
-    done = run(
+    printed = run(
         "import sys; sys.path.append('site-packages')\n"
         "import torch, tfs.export, zoo\n"
         "tfs.export.save(zoo.Model(), torch.ones(2, 3), 'models', extern=['zoo'])\n",
         tmp_path,
     )
-    assert "did not return output 'hidden'" in done.stderr
+    assert "did not return output 'hidden'" in printed
 
 
 def test_pickle_of_a_class_of_the_script_is_refused(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_pickle_of_a_class_of_the_script_is_refused(tmp_path: Path) -> None:
         "import pickle",
         "pickle.load(open(version.assets + '/p.pkl', 'rb')) and 2",
     )
-    done = run(
+    printed = run(
         "import pickle, tfs.export\n"
         "class Doubler:\n"
         "    def twice(self): return 2\n"
@@ -155,7 +155,7 @@ def test_pickle_of_a_class_of_the_script_is_refused(tmp_path: Path) -> None:
         tmp_path,
     )
     refused = "Can't get attribute 'Doubler' on <module '__main__'"
-    assert done.stdout.count(refused) == 2, done.stderr
+    assert printed.count(refused) == 2, printed
     assert not (tmp_path / "models" / "1").exists()
 
 
