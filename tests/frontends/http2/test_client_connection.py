@@ -153,7 +153,11 @@ def test_every_answer_comes_whole_to_who_asked(
 def test_a_request_begins_as_grpc_wants_it() -> None:
     """Its path, deadline and metadata, binary values too; in the same bytes each time."""
     pair = Pair()
-    metadata = (("tfs-priority", "low"), ("x-bin", b"\x00\xff\x01"))
+    metadata = (
+        *(("tfs-priority", "low"), ("x-bin", b"\x00\xff\x01\x02")),
+        *(("no", "\x01"), ("x", "\xe9")),
+    )
+    pair.server.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
     pair.ask(b"m" * 10, 6.9987, metadata)
     pair.meet()
     assert pair.asked[1].headers == {
@@ -164,7 +168,8 @@ def test_a_request_begins_as_grpc_wants_it() -> None:
         b"te": b"trailers",
         b"content-type": b"application/grpc",
         b"tfs-priority": b"low",
-        b"x-bin": b"AP8B",
+        b"x-bin": b"AP8BAg",
+        b"x": b"\xe9",
         b"grpc-timeout": b"7000m",
     }
     assert pair.asked[1].data == prefixed(b"m" * 10)
@@ -212,6 +217,44 @@ def test_a_long_request_is_sent_as_the_server_s_windows_allow() -> None:
     assert pair.asked[1].is_whole
 
 
+@given(
+    sizes=st.lists(st.integers(0, 50_000), min_size=1, max_size=4),
+    windows=st.lists(st.integers(0, 70_000), min_size=1, max_size=4),
+    frame_size=st.sampled_from([1 << 14, 1 << 17]),
+)
+def test_no_window_is_exceeded(
+    sizes: list[int], windows: list[int], frame_size: int
+) -> None:
+    """Neither a stream's, which the server may change, nor that of all together."""
+    pair = Pair()
+    pair.grants = False
+    pair.server.update_settings({h2.settings.SettingCodes.MAX_FRAME_SIZE: frame_size})
+    window = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
+    for each in windows:
+        pair.server.update_settings({window: each})
+        pair.meet()
+        for size in sizes:
+            pair.ask(b"x" * size)
+        pair.meet()
+    pair.server.update_settings({window: 1 << 20})
+    pair.server.increment_flow_control_window(1 << 20)
+    pair.meet()
+    assert [len(each.data) - 5 for each in pair.asked.values()] == sizes * len(windows)
+    assert all(each.is_whole for each in pair.asked.values())
+
+
+def test_a_server_may_answer_for_ever() -> None:
+    """It gets as much window back as it used, also for answers that nobody waits for."""
+    pair = Pair()
+    pair.client.out.clear()
+    frame = frames.frame(FrameType.DATA, 0, 1, bytes(1 << 18))
+    num_frames = 3 * 4097
+    for _ in range(num_frames):
+        pair.client.receive(frame)
+    updates = [bytes(each) for each in pair.client.out]
+    assert updates == [frames.window_update(0, 4097 << 18)] * 3
+
+
 def test_a_long_head_is_sent_in_parts() -> None:
     """A server takes 16 KB in a frame."""
     pair = Pair()
@@ -227,6 +270,8 @@ def test_no_more_run_at_a_time_than_the_server_takes() -> None:
     pair = Pair({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
     pair.meet()
     asked = [pair.ask(b"%d" % index) for index in range(4)]
+    pair.meet()
+    pair.server.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 9})
     pair.meet()
     assert [*pair.asked] == [1, 3]
     pair.client.give_up(asked[2][0])
@@ -279,6 +324,7 @@ def test_who_gives_up_hears_no_more() -> None:
     pair.meet()
     late, _ = pair.ask(b"x" * 100_000)
     pair.client.give_up(late)
+    assert not pair.client.has_sendable
     pair.meet()
     assert pair.asked[5].reset == 8
     assert pair.client.is_idle
@@ -301,6 +347,7 @@ def test_an_error_comes_as_the_server_told_it() -> None:
         (b"grpc-status", b"8"),
         (b"grpc-message", b"100%25 f%C3%BCll"),
         (b"grpc-status-details-bin", base64.b64encode(details).rstrip(b"=")),
+        (b"in-parts", b"x" * 30_000),
     ]
     _, outcomes = pair.ask()
     pair.meet()
@@ -314,6 +361,24 @@ def test_an_error_comes_as_the_server_told_it() -> None:
     assert failed(pair, outcomes).code is Code.NOT_FOUND
 
 
+@given(st.lists(st.sampled_from([1, 3, 5, 7, 9]), max_size=12))
+def test_headers_are_read_as_the_server_compressed_them(statuses: list[int]) -> None:
+    """The same bytes may mean another thing later; also behind those of who gave up."""
+    pair = Pair()
+    heard = [pair.ask() for _ in statuses]
+    pair.meet()
+    expected: list[int] = []
+    for index, status in enumerate(statuses):
+        if index % 3 == 1:
+            pair.client.give_up(heard[index][0])
+        else:
+            expected.append(status)
+        pair.answer(2 * index + 1, trailers=[(b"grpc-status", b"%d" % status)])
+        pair.client.receive(pair.server.data_to_send())
+    codes = [each.code for _, outcomes in heard for each in outcomes]  # type: ignore[union-attr]
+    assert codes == expected
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(b"503", Code.UNAVAILABLE), (b"404", Code.UNIMPLEMENTED), (b"200", Code.UNKNOWN)],
@@ -323,8 +388,11 @@ def test_an_answer_that_is_not_grpc_s_is_an_error(status: bytes, code: Code) -> 
     pair = Pair()
     _, outcomes = pair.ask()
     pair.meet()
-    pair.server.send_headers(1, [(b":status", status)])
-    pair.server.send_data(1, b"<html>", end_stream=True)
+    pair.server.send_headers(1, [(b":status", b"103")])
+    is_bare = status == b"503"
+    pair.server.send_headers(1, [(b":status", status)], end_stream=is_bare)
+    if not is_bare:
+        pair.server.send_data(1, b"<html>", end_stream=True)
     assert failed(pair, outcomes).code is code
 
 
@@ -381,7 +449,8 @@ def test_a_server_that_leaves_finishes_what_it_began() -> None:
     """What it had not begun can be sent again elsewhere, once."""
     pair = Pair()
     begun, outcomes = pair.ask()
-    again, others = pair.ask()
+    message = b"x" * 100_000
+    again, others = pair.ask(message)
     pair.meet()
     pair.client.receive(frames.goaway(1, frames.ErrorCode.NO_ERROR))
     assert pair.client.is_leaving
@@ -393,7 +462,7 @@ def test_a_server_that_leaves_finishes_what_it_began() -> None:
     other = Pair()
     other.client.begin(again)
     other.meet()
-    assert other.asked[1].data == prefixed(b"request")
+    assert other.asked[1].data == prefixed(message)
     other.client.receive(frames.goaway(0, frames.ErrorCode.NO_ERROR))
     assert not other.refused
     (error,) = others

@@ -104,6 +104,25 @@ def test_a_job_that_is_let_go_answers_what_it_was_sent(
     assert asker.ask(slow.address, b"two") == b"s:two"
 
 
+def test_a_job_that_is_let_go_before_it_is_connected_answers(
+    asker: Asker, tmp_path: Path
+) -> None:
+    """And its connection closes as well."""
+    echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"))
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+
+    def send() -> None:
+        asker.requests.send(echo.address, PATH, b"one", 20.0, (), outcomes.put)
+        asker.requests.keep(())
+
+    asker.on_loop(send)
+    assert outcomes.get(timeout=PATIENCE_S) == b"one"
+    patient = threading.Event()
+    while echo.transport.clients.sessions:
+        assert not patient.wait(0.02)
+    echo.close()
+
+
 def test_closing_ends_requests_also_of_jobs_let_go(slow: SlowServer) -> None:
     """Whoever closes waits for nobody."""
     asker = Asker()
@@ -151,27 +170,31 @@ def test_a_job_that_cannot_be_reached_is_told_apart(
 def test_what_fails_with_others_may_give_them_up(
     asker: Asker, slow: SlowServer, is_there: bool
 ) -> None:
-    """Those hear nothing, whether a server ends or was never there."""
+    """Those hear nothing; what it sends at once does, whether the server ends or was
+    never there.
+    """
     address = slow.address if is_there else f"{slow.address}/nobody"
     heard: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def send() -> None:
+        def send_one(index: int) -> Callable[[], None]:
+            hear_it = partial(hear, index)
+            return asker.requests.send(address, PATH, b"", 20.0, (), hear_it)
+
         def hear(index: int, _: Outcome) -> None:
             heard.put(index)
             for each in given[1:]:
                 each()
+            if not index:
+                send_one(3)
 
-        given = [
-            asker.requests.send(address, PATH, b"", 20.0, (), partial(hear, index))
-            for index in range(3)
-        ]
+        given = [send_one(index) for index in range(3)]
 
     asker.on_loop(send)
     if is_there:
         assert slow.arrived.acquire(timeout=PATIENCE_S)
         asker.on_loop(asker.requests.close)
-    assert heard.get(timeout=PATIENCE_S) == 0
-    asker.on_loop(lambda: None)
+    assert [heard.get(timeout=PATIENCE_S) for _ in range(2)] == [0, 3]
     assert heard.empty()
 
 

@@ -219,7 +219,6 @@ class ClientConnection:
     def end(self, error: ServingError) -> None:
         """Ends every request with an error: the connection is lost."""
         self.is_leaving = True
-        self._sending.clear()
         self._waiting.extendleft(reversed(self._open.values()))
         self._open.clear()
         while self._waiting:  # an outcome may have others given up

@@ -31,7 +31,8 @@ class UnaryRequest:
         path: ``/package.Service/Method``.
         message: What to send.
         timeout_s: What is left of its deadline; the server is told, and nobody else.
-        metadata: What its caller sent besides.
+        metadata: What its caller sent besides. Text that is not printable is left out:
+            gRPC allows none, and some servers end the connection for it.
         on_done: Called from within whatever brings the outcome.
 
     """
@@ -90,6 +91,7 @@ def _fields(metadata: tuple[tuple[str, str | bytes], ...]) -> bytes:
             else value.encode("latin-1"),
         )
         for key, value in metadata
+        if isinstance(value, bytes) or value.isprintable()
     )
 
 

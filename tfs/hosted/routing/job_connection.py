@@ -170,5 +170,4 @@ class JobConnection:
         except (OSError, ConnectionFault) as error:
             self.close(str(error))
         else:
-            if requests.out or requests.is_leaving or not wire.unsent_bytes:
-                self._on_output(self)
+            self._on_output(self)

@@ -93,6 +93,7 @@ class JobRequests:
     def _on_connected(self, job: _Job, wire: Wire) -> None:
         if self._is_closed:
             wire.socket.close()
+            job.on_failed("the router ends")
             return
 
         def on_lost(connection: JobConnection) -> None:
