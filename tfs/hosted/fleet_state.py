@@ -206,14 +206,13 @@ class FleetState:
             return before
         with self._writing(lease) as transaction:
             now = self._advanced(transaction)
-            revision = now.revision
             for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, news)):
                 for name, each in seen.items():
                     row = None if each is None else row_of(each)
                     # Without a reason: nobody asked for it.
-                    revision = transaction.put(kind, name, row)
+                    transaction.put(kind, name, row)
         seen_now = merged(now.models_seen, models), merged(now.jobs_seen, news)
-        return self._kept(Snapshot(revision, now.fleet, *seen_now))
+        return self._kept(Snapshot(transaction.revision, now.fleet, *seen_now))
 
     @contextlib.contextmanager
     def _writing(self, lease: Lease | None = None) -> Iterator[Transaction]:

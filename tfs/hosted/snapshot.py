@@ -136,12 +136,12 @@ def write(
     transaction: Transaction, before: Snapshot, after: Fleet, reason: str
 ) -> Snapshot:
     """Writes the rows that differ, and why; returns the state with them."""
-    old, revision = before.fleet, before.revision
+    old = before.fleet
     for name in replaced(old.jobs, after.jobs):
         job = after.jobs.get(name)
         if job != old.jobs.get(name):
             row = None if job is None else row_of(job)
-            revision = transaction.put(JOB, name, row, reason)
+            transaction.put(JOB, name, row, reason)
     free = functools.cache(lambda: free_bytes(after))  # asked for if anything moves
     for name in {
         **replaced(old.models, after.models),
@@ -149,13 +149,15 @@ def write(
     }:
         model = after.models.get(name)
         if model is None:
-            revision = transaction.put(MODEL, name, None, reason)
+            transaction.put(MODEL, name, None, reason)
             continue
         placed, was = after.packing.get(name, ()), old.packing.get(name, ())
         if model != old.models.get(name) or set(placed) != set(was):
             why = reason + _moves(old, after, model, free)
-            revision = transaction.put(MODEL, name, model_row(model, placed), why)
-    return replace(before, revision=revision, fleet=after)
+            transaction.put(MODEL, name, model_row(model, placed), why)
+    return replace(
+        before, revision=transaction.revision or before.revision, fleet=after
+    )
 
 
 def _moves(
