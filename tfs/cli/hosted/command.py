@@ -11,6 +11,7 @@ from tfs.cli.hosted.controller import add_change_command
 from tfs.cli.hosted.flag import flag
 from tfs.cli.hosted.process_flags import add_run, add_up, runner
 from tfs.cli.hosted.status import add_status
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -88,8 +89,6 @@ def _add_release(commands: Subparsers) -> None:
 
 
 def _release(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-
     arguments.address = arguments.server
 
     def lines(reply: pb.LeaveFleetResponse) -> list[str]:

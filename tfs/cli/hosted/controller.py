@@ -6,17 +6,16 @@ import argparse
 import os
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tfs.cli.argument_range import Subparsers, seconds, version_number
 from tfs.cli.connection import add_tls_arguments, credentials_of, silence_grpc
 from tfs.cli.hosted.flag import flag
+from tfs.cli.hosted.requests import request_of
 from tfs.cli.printing import emit, notes_lines, table
 from tfs.core.errors import Unavailable
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.server.admin.report_words import mebibytes
-
-if TYPE_CHECKING:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 DEFAULT_CONTROLLER: Final = "127.0.0.1:8510"
 CONTROLLER_VARIABLE: Final = "TFS_HOSTED_CONTROLLER"
@@ -47,17 +46,10 @@ def add_fleet_command(
 def add_change_command(
     commands: Subparsers, name: str, what: str, *words: str
 ) -> argparse.ArgumentParser:
-    """Adds a command that changes a fleet, with these words; returns its parser.
-
-    :mod:`tfs.cli.hosted.requests` makes its request.
-    """
-
-    def run(arguments: argparse.Namespace) -> int:
-        from tfs.cli.hosted.requests import request_of
-
-        return change(arguments, request_of(arguments))
-
-    parser = add_fleet_command(commands, name, what, run)
+    """Adds a command that changes a fleet, with these words; returns its parser."""
+    parser = add_fleet_command(
+        commands, name, what, lambda each: change(each, request_of(each))
+    )
     for word in words:
         read = version_number if word == "VERSION" else str
         parser.add_argument(word.lower(), metavar=word, type=read)
@@ -78,8 +70,6 @@ def change(arguments: argparse.Namespace, request: Any) -> int:
 
     Returns 0 if it is in force, or would be done, and 1 if it still waits.
     """
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     edit, method = request.edit, type(request).__name__.removesuffix("Request")
     if arguments.if_generation is not None:
         edit.if_generation = arguments.if_generation

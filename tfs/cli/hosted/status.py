@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from tfs.cli.argument_range import Subparsers, count
 from tfs.cli.hosted.controller import add_fleet_command, ask
 from tfs.cli.hosted.flag import flag
 from tfs.cli.printing import ago, table
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.server.admin.report_words import mebibytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 
 def add_status(commands: Subparsers) -> None:
@@ -33,8 +30,6 @@ def add_status(commands: Subparsers) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     request = pb.ListFleetRequest(num_changes=arguments.history or 0)
     fleet: pb.FleetInfo = ask(arguments, "ListModels", request, pb.FleetInfo)
     if arguments.history:
@@ -53,8 +48,6 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import controller_pb2 as pb
-
     request = pb.GetModelRequest(model=arguments.model, num_changes=arguments.history)
     model: pb.ModelInfo = ask(arguments, "GetModel", request, pb.ModelInfo)
     where = ", ".join(model.jobs) or "on no job"
