@@ -28,6 +28,7 @@ from tfs.hosted.fleet import (
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.packing import num_copies, num_servers, pack, pack_one
 from tfs.hosted.probes import UNPROBED, Probed, judged
+from tfs.hosted.snapshot import merged
 from tfs.proto.tfs.v1 import model_config_pb2
 
 # A smaller relative difference is not worth another packing.
@@ -40,12 +41,12 @@ def put_job(job: Job) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         known = fleet.jobs.get(job.name)
         if known is None:
-            return _placed(_with_job(fleet, job))
+            return _placed(_with_jobs(fleet, {job.name: job}))
         if known.is_ours != job.is_ours:
             raise AlreadyExists(f"there is another kind of job {job.name}")
         addresses = known.addresses if known.is_ours else job.addresses
         made = replace(job, addresses=addresses, generation=known.generation + 1)
-        return _placed(_with_job(fleet, made))
+        return _placed(_with_jobs(fleet, {job.name: made}))
 
     return Edit(f"add-job {job.name}", apply, job=job.name)
 
@@ -61,9 +62,9 @@ def drain_job(name: str, *, force: bool = False) -> Edit:
         if job is None:
             raise NotFound(f"no serving job {name}")
         if force:
-            return _placed(_without_job(fleet, name))
+            return _placed(_with_jobs(fleet, {name: None}))
         leaving = replace(job, is_leaving=True, generation=job.generation + 1)
-        return _complete(fleet, _with_job(fleet, leaving))
+        return _complete(fleet, _with_jobs(fleet, {name: leaving}))
 
     return Edit(f"remove-job {name}", apply, job=name)
 
@@ -77,9 +78,9 @@ def empty_job(name: str) -> Edit:
         if job is None or not job.may_go or is_used:
             return fleet
         if job.is_leaving:
-            return _placed(_without_job(fleet, name))
+            return _placed(_with_jobs(fleet, {name: None}))
         resting = replace(job, num_replicas=job.min_replicas, is_down=False)
-        return _with_job(fleet, resting)
+        return _with_jobs(fleet, {name: resting})
 
     return Edit(f"{name} has no models", apply, job=name)
 
@@ -95,7 +96,7 @@ def note_jobs(is_down: Mapping[str, bool]) -> Edit:
         }
         if not changed:
             return fleet
-        return _placed(replace(fleet, jobs={**fleet.jobs, **changed}))
+        return _placed(_with_jobs(fleet, changed))
 
     said = [f"{name} is {'down' if each else 'up'}" for name, each in is_down.items()]
     more = f", and {len(said) - 3} more changed" if len(said) > 3 else ""
@@ -109,7 +110,7 @@ def set_addresses(name: str, addresses: tuple[str, ...]) -> Edit:
         job = fleet.jobs.get(name)
         if job is None or job.addresses == addresses:
             return fleet
-        return _with_job(fleet, replace(job, addresses=addresses))
+        return _with_jobs(fleet, {name: replace(job, addresses=addresses)})
 
     return Edit(f"{name} has {len(addresses)} replicas", apply, job=name)
 
@@ -120,7 +121,7 @@ def add_model(model: HostedModel) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
-        after = _with_model(fleet, model)
+        after = _with_models(fleet, {model.name: model})
         at = pack_one(model, fleet)
         if at is not None:
             # Nobody else moves, which is soon found out among ten thousand.
@@ -145,7 +146,7 @@ def update_model(
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
         changed = replace(update(model), generation=model.generation + 1)
-        after = _with_model(fleet, changed)
+        after = _with_models(fleet, {name: changed})
         if replace(model, config="", generation=0, quarantined={}) == replace(
             changed, config="", generation=0, quarantined={}
         ):
@@ -161,8 +162,7 @@ def remove_model(name: str) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         required(fleet, name)
-        models = {each: m for each, m in fleet.models.items() if each != name}
-        return _placed(replace(fleet, models=models))
+        return _placed(_with_models(fleet, {name: None}))
 
     return Edit(f"remove-model {name}", apply, model=name)
 
@@ -212,7 +212,9 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
             now = min(max(number, model.min_replicas), model.max_replicas)
             fewest = min(now, model.num_replicas)
             for each in (*range(now, model.num_replicas, -1), fewest):
-                changed = _placed(_with_model(fleet, replace(model, num_replicas=each)))
+                changed = _placed(
+                    _with_models(fleet, {name: replace(model, num_replicas=each)})
+                )
                 if each <= model.num_replicas or changed.num_placed(name) >= each:
                     fleet = changed
                     break
@@ -229,7 +231,7 @@ def wake(name: str) -> Edit:
         model = fleet.models.get(name)
         if model is None or model.num_replicas:
             return fleet
-        return _placed(_with_model(fleet, replace(model, num_replicas=1)))
+        return _placed(_with_models(fleet, {name: replace(model, num_replicas=1)}))
 
     return Edit(f"a request for {name}", apply, model=name)
 
@@ -245,7 +247,7 @@ def learn(measured: Mapping[str, int]) -> Edit:
         }
         if all(fleet.models[name] is each for name, each in learned.items()):
             return fleet
-        return _placed(replace(fleet, models={**fleet.models, **learned}))
+        return _placed(_with_models(fleet, learned))
 
     return Edit("memory as measured", apply)
 
@@ -280,17 +282,12 @@ def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
     return replace(model, memory_bytes=size)
 
 
-def _with_model(fleet: Fleet, model: HostedModel) -> Fleet:
-    return replace(fleet, models={**fleet.models, model.name: model})
+def _with_models(fleet: Fleet, models: Mapping[str, HostedModel | None]) -> Fleet:
+    return replace(fleet, models=merged(fleet.models, models))
 
 
-def _with_job(fleet: Fleet, job: Job) -> Fleet:
-    return replace(fleet, jobs={**fleet.jobs, job.name: job})
-
-
-def _without_job(fleet: Fleet, name: str) -> Fleet:
-    jobs = {each: job for each, job in fleet.jobs.items() if each != name}
-    return replace(fleet, jobs=jobs)
+def _with_jobs(fleet: Fleet, jobs: Mapping[str, Job | None]) -> Fleet:
+    return replace(fleet, jobs=merged(fleet.jobs, jobs))
 
 
 def _complete(before: Fleet, after: Fleet) -> Fleet:
