@@ -14,7 +14,7 @@ import pytest
 from tests.certificates import Certificates
 from tests.hosted.routing.fake_servers import FakeServer
 from tfs.core.call import Call, ListenerOptions, RpcMethod
-from tfs.core.clock import MonotonicClock
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Unavailable
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.client_state import ExpressOptions
@@ -22,6 +22,7 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.unary_request import Outcome
 from tfs.hosted.routing.job_connection import TlsFiles
 from tfs.hosted.routing.job_requests import JobRequests
+from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/a.B/C"
@@ -31,8 +32,8 @@ T = TypeVar("T")
 class Asker:
     """A loop that has requests sent."""
 
-    def __init__(self, tls: TlsFiles | None = None) -> None:
-        self.loop = ServingLoop()
+    def __init__(self, tls: TlsFiles | None = None, clock: Clock | None = None) -> None:
+        self.loop = ServingLoop(clock)
         self.requests = JobRequests(self.loop, tls)
         self.loop.start()
 
@@ -107,19 +108,27 @@ def test_a_job_that_is_let_go_answers_what_it_was_sent(
 def test_a_job_that_is_let_go_before_it_is_connected_answers(
     asker: Asker, tmp_path: Path
 ) -> None:
-    """And its connection closes as well."""
+    """And its one connection closes then. So does the next, which nobody uses any more."""
     echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"))
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
     def send() -> None:
-        asker.requests.send(echo.address, PATH, b"one", 20.0, (), outcomes.put)
+        for _ in range(3):
+            asker.requests.send(echo.address, PATH, b"one", 20.0, (), outcomes.put)
         asker.requests.keep(())
 
     asker.on_loop(send)
-    assert outcomes.get(timeout=PATIENCE_S) == b"one"
+    answers = [outcomes.get(timeout=PATIENCE_S) for _ in range(3)]
+    assert answers == [b"one"] * 3
+    clients = echo.transport.clients
     patient = threading.Event()
-    while echo.transport.clients.sessions:
-        assert not patient.wait(0.02)
+    for num_connections in (1, 2):
+        while clients.sessions:
+            assert not patient.wait(0.02)
+        assert clients.counters.connections == num_connections
+        answers = [asker.ask(echo.address) for _ in range(3)]
+        assert answers == [b"one"] * 3
+        asker.keep()
     echo.close()
 
 
@@ -148,22 +157,39 @@ def test_who_gives_up_hears_nothing(asker: Asker, slow: SlowServer) -> None:
     assert under_way.empty()
 
 
-def test_a_job_that_cannot_be_reached_is_told_apart(
-    asker: Asker, tmp_path: Path
-) -> None:
-    """UNAVAILABLE with its address, at once, for a while too; and when it is there, it answers."""
-    server = FakeServer(tmp_path, "a")
-    for _ in range(3):
-        outcome = asker.ask(server.address)
+def test_a_job_that_cannot_be_reached_is_told_apart(asker: Asker) -> None:
+    """UNAVAILABLE with its address, at once."""
+    for address in (
+        *("127.0.0.1", "127.0.0.1:x", f"127.0.0.1:{1 << 64}"),
+        *("unix:", "unix:/nobody", "[::1]:1"),
+    ):
+        outcome = asker.ask(address)
         assert isinstance(outcome, Unavailable)
-        assert server.address in outcome.message
+        assert address in outcome.message
+
+
+def test_a_job_is_not_looked_for_all_the_time(tmp_path: Path) -> None:
+    """Requests fail at once for up to half a second, then the next one tries again."""
+    clock = FakeClock()
+    asker = Asker(clock=clock)
+    server = FakeServer(tmp_path, "a")
+    for pause_s in (0.1, 0.2, 0.4, 0.5, 0.5):
+        assert isinstance(asker.ask(server.address), Unavailable)
+        server.start()
+        clock.advance(pause_s - 0.01)
+        assert isinstance(asker.ask(server.address), Unavailable)
+        server.stop()
+        clock.advance(0.02)
     server.start()
-    patient = threading.Event()
-    while asker.ask(server.address) != b"a:one":
-        assert not patient.wait(0.02)
+    assert asker.ask(server.address) == b"a:one"
     server.stop()
-    for address in ("127.0.0.1", "127.0.0.1:x", f"127.0.0.1:{1 << 64}", "unix:"):
-        assert isinstance(asker.ask(address), Unavailable)
+    while isinstance(asker.ask(server.address), bytes):
+        pass
+    server.start()
+    clock.advance(0.11)
+    assert asker.ask(server.address) == b"a:one"
+    asker.close()
+    server.stop()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -225,6 +251,7 @@ class Echo:
     def __init__(
         self, listener: ListenerOptions, options: ExpressOptions | None = None
     ) -> None:
+        self.held: list[Call] = []
         self.loop = ServingLoop()
         self.transport = ExpressTransport(self.loop, options)
         self.loop.start()
@@ -233,7 +260,10 @@ class Echo:
         )
 
     def _answer(self, call: Call) -> None:
-        call.reply(bytes(call.message))
+        if call.message == b"hold":
+            self.held.append(call)
+        else:
+            call.reply(bytes(call.message))
 
     def close(self) -> None:
         self.transport.close()
@@ -268,12 +298,15 @@ def test_a_server_that_drains_loses_no_request(asker: Asker, tmp_path: Path) -> 
 def test_connections_that_the_server_ends_for_their_age_lose_no_request(
     asker: Asker, tmp_path: Path
 ) -> None:
-    """What it had not begun goes over the next one."""
+    """What it had not begun goes over the next one, and what it had is waited for."""
     options = ExpressOptions(sweep_interval_s=0.01, max_connection_age_s=0.02)
     echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"), options)
+    held, _ = asker.send(echo.address, b"hold")
     connections = echo.transport.clients.counters
     while connections.connections < 5:
         assert asker.ask(echo.address) == b"one"
+    echo.held[0].reply(b"at last")
+    assert held.get(timeout=PATIENCE_S) == b"at last"
     echo.close()
 
 

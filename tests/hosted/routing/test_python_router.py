@@ -119,6 +119,7 @@ def fleet() -> Iterator[Fleet]:
 
 def test_a_request_goes_as_it_came_to_the_idlest_job(fleet: Fleet) -> None:
     """Bytes, metadata and what is left of the deadline; fewest under way first."""
+    assert fleet.sender.kept == {"a", "b"}
     calls = [fleet.ask(deadline_s=fleet.clock.now() + 3) for _ in range(3)]
     assert fleet.addresses() == ["a", "b", "a"]
     sent = fleet.sender.sent[0]
