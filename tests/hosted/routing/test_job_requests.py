@@ -224,6 +224,26 @@ def test_what_fails_with_others_may_give_them_up(
     assert heard.empty()
 
 
+def test_an_outcome_that_raises_harms_no_other(asker: Asker, tmp_path: Path) -> None:
+    """Those behind it on the same connection are told theirs, and the log what happened."""
+    echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"))
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+
+    def hear(index: int, outcome: Outcome) -> None:
+        if index == 1:
+            raise RuntimeError("a fault of whoever asked")
+        outcomes.put(outcome)
+
+    def send() -> None:
+        for index in range(3):
+            done = partial(hear, index)
+            asker.requests.send(echo.address, PATH, b"one", 20.0, (), done)
+
+    asker.on_loop(send)
+    assert [outcomes.get(timeout=PATIENCE_S) for _ in range(2)] == [b"one"] * 2
+    echo.close()
+
+
 def test_after_the_end_nothing_is_sent(slow: SlowServer) -> None:
     """It is UNAVAILABLE; no request is forgotten."""
     asker = Asker()

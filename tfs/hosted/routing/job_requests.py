@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
@@ -16,6 +17,8 @@ from tfs.frontends.http2.client_connection import ClientConnection
 from tfs.frontends.http2.unary_request import Outcome, UnaryRequest
 from tfs.frontends.wire import Wire
 from tfs.hosted.routing.job_connection import JobConnection, TlsFiles, connect
+
+log = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 16
 _FIRST_PAUSE_S: Final = 0.1  # after a job could not be reached
@@ -53,7 +56,8 @@ class JobRequests:
         job = self._jobs.get(address)
         if job is None:
             job = self._jobs[address] = _Job(self, self._loop, address)
-        request = UnaryRequest(method, message, timeout_s, metadata, on_done)
+        done = partial(_tell, on_done)
+        request = UnaryRequest(method, message, timeout_s, metadata, done)
         job.send(request)
         return partial(job.give_up, request)
 
@@ -114,6 +118,14 @@ class JobRequests:
             if connection.flush():
                 self._dirty[connection] = None
         return now_s if self._dirty else None
+
+
+def _tell(on_done: Callable[[Outcome], None], outcome: Outcome) -> None:
+    """Tells an outcome; those behind it on the connection are told theirs in any case."""
+    try:
+        on_done(outcome)
+    except Exception:
+        log.exception("event=outcome_failed")
 
 
 class _Job:
