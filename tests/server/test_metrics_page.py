@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 
 from tfs.core import stat_names
-from tfs.core.errors import Code, NotFound
+from tfs.core.errors import Code, FailedPrecondition, InvalidArgument, NotFound
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.stats import Stats
+from tfs.core.stats import HistogramSnapshot, Stats
 from tfs.handlers.limits.model_gate import ModelGate
 from tfs.handlers.limits.request_gate import RequestGate
-from tfs.server.metrics_page import MetricsPage, ServedModel
+from tfs.server.metrics_page import (
+    DEFAULT_PATH,
+    Exposition,
+    MetricsPage,
+    ServedModel,
+    read_monitoring_config,
+)
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -194,3 +203,96 @@ def test_every_stat_is_a_count_or_says_how_something_is() -> None:
         stat_names.BATCH_DEPTH_TASKS,
     }
     assert named == stat_names.ONLY_GROW | now | histograms
+
+
+def test_a_family_is_whole_and_typed_once() -> None:
+    """Samples of one name stand together, whenever they were added."""
+    page = Exposition()
+    page.add("a", (("m", "x"),), 1, "counter")
+    page.add("b", (), 2.5)
+    page.add("a", (("m", "y"),), 3e6, "counter")
+    assert list(page.lines()) == [
+        "# TYPE a counter",
+        'a{m="x"} 1',
+        'a{m="y"} 3000000',
+        "# TYPE b gauge",
+        "b 2.5",
+    ]
+
+
+def test_a_family_with_a_meaning_has_a_line_of_help() -> None:
+    """One line before its type, whatever stands in the text."""
+    page = Exposition({"a": "a \\ and\na line"})
+    page.add("a", (), 1, "counter")
+    page.add("b", (), 1, "counter")
+    assert list(page.lines())[:3] == [
+        "# HELP a a \\\\ and\\na line",
+        "# TYPE a counter",
+        "a 1",
+    ]
+
+
+def test_histograms_add_up_and_end_at_infinity() -> None:
+    """Buckets are cumulative, in the unit that is asked for; the last has all."""
+    page = Exposition()
+    found = HistogramSnapshot((0.001, 0.5), (2, 3, 1), 7.25)
+    page.add_histogram("h_us", (("m", "x"),), found, 1e6)
+    assert list(page.lines()) == [
+        "# TYPE h_us histogram",
+        'h_us_bucket{m="x",le="1000"} 2',
+        'h_us_bucket{m="x",le="500000"} 5',
+        'h_us_bucket{m="x",le="+Inf"} 6',
+        'h_us_sum{m="x"} 7250000',
+        'h_us_count{m="x"} 6',
+    ]
+
+
+def test_what_would_break_a_line_is_escaped() -> None:
+    """Names of models may hold anything; numbers may be none."""
+    page = Exposition()
+    page.add("a", (("m", 'q"b\\n\nl'),), math.nan)
+    page.add("a", (), math.inf)
+    page.add("a", (), -math.inf)
+    assert list(page.lines())[1:] == [
+        'a{m="q\\"b\\\\n\\nl"} NaN',
+        "a +Inf",
+        "a -Inf",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prometheus_config { enable: true }", DEFAULT_PATH),
+        ('prometheus_config { enable: true path: "/metrics" }', "/metrics"),
+        ('prometheus_config { path: "/metrics" }', ""),
+        ("", ""),
+    ],
+)
+def test_a_page_is_where_the_file_says(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """Upstream's place unless another is named; nothing unless it is enabled."""
+    file = tmp_path / "monitoring"
+    file.write_text(text)
+    assert read_monitoring_config(str(file)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prometheus_config {",
+        "nonsense: 1",
+        'prometheus_config { enable: true path: "metrics" }',
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    """A wrong file is refused before anything is served, naming the flag."""
+    file = tmp_path / "monitoring"
+    file.write_text(text)
+    with pytest.raises(InvalidArgument, match="monitoring_config_file"):
+        read_monitoring_config(str(file))
+    with pytest.raises(
+        FailedPrecondition, match=r"read MonitoringConfig file: .*absent"
+    ):
+        read_monitoring_config(str(tmp_path / "absent"))

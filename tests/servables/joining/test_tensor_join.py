@@ -9,6 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batching.cost_table import CostTable
+from tests.servables.joining.batched_sums import (
+    UNPROVEN,
+    BatchedSums,
+    Sums,
+    options_of,
+    signature_of,
+)
 from tests.tensors import floats, strings
 from tfs.core.dtype import (
     BFLOAT16,
@@ -24,9 +31,11 @@ from tfs.core.dtype import (
     DType,
 )
 from tfs.core.errors import InvalidArgument
-from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import SignatureProfile
 from tfs.servables.joining.tensor_join import (
+    JoinKeys,
     element,
     fill_inner,
     join_rows,
@@ -201,3 +210,56 @@ def test_a_noisy_measurement_does_not_have_images_joined() -> None:
     measured = {1: 216e-6, 2: 56e-6, 4: 85e-6, 8: 101e-6, 16: 50e-6, 32: 72e-6}
     assert CostTable(measured).best_batch_rows() == 32
     assert CostTable(with_joining(measured, signature)).best_batch_rows() == 1
+
+
+SIGNATURE = Signature(
+    Method.PREDICT,
+    {
+        "x": TensorSpec(FLOAT32, (-1, 3)),
+        "tokens": TensorSpec(INT64, (-1, -1), pad=0),
+        "t": TensorSpec(FLOAT32, (1,)),
+        "words": TensorSpec(STRING, (2,)),
+        "b": TensorSpec(BFLOAT16, (1,)),
+        "n": TensorSpec(INT64, (8,)),
+    },
+    {"y": TensorSpec(FLOAT32, (-1,))},
+    defaults={"t": TensorView(FLOAT32, (1,), bytes(4))},
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, ""),
+        (frozenset({("x", (3,))}), ""),
+        (frozenset({("x", (3,)), ("tokens", (-1,))}), "tokens [any]"),
+        (
+            frozenset({("tokens", (512,)), ("t", None)}),
+            "t left out, tokens [512]",
+        ),
+        (frozenset({("tokens", (7,))}), "tokens [7]"),
+        (frozenset({("t", (1,), struct.pack("<f", 0.7))}), "t = 0.7"),
+        (frozenset({("words", (2,), (b"ann", b"b\xff"))}), "words = ann b\ufffd"),
+        (frozenset({("b", (1,), b"\x80\x3f")}), "b = 803f"),
+        (frozenset({("n", (8,), struct.pack("<8q", *range(8)))}), "n = 0 1 2 3 ..."),
+        (frozenset({("words", (2,), (b"w" * 90,))}), f"words = {'w' * 24}..."),
+    ],
+)
+def test_a_queue_says_what_its_requests_have_in_common(key: object, words: str) -> None:
+    """What all requests of a signature have in common is left out."""
+    keys = JoinKeys(SIGNATURE, SignatureProfile(), options_of())
+    assert keys.traits(key) == words
+
+
+def test_queues_of_one_signature_tell_themselves_apart() -> None:
+    """Two lines of `tfs status --batching` are never alike."""
+    free = {"x": TensorSpec(FLOAT32, (-1, -1))}
+    at = BatchedSums(Sums(signature_of(free)), UNPROVEN)
+    at.submit({"x": floats((1, 2), 1, 2)})
+    at.submit({"x": floats((1, 3), 1, 2, 3)})
+    assert sorted(each.in_common for each in at.batched.report(DEFAULT_SIGNATURE)) == [
+        "x [2]",
+        "x [3]",
+    ]
+    at.step()
+    at.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,17 @@ import torch
 
 from tests.runtime.packaged import SCALE_SIGNATURES, package
 from tests.runtime.zoo import Scale
-from tfs.core.errors import DataLoss, FailedPrecondition, ResourceExhausted
-from tfs.runtime.guest.guest_model import check_device, current_device, load_guest_model
+from tfs.core.errors import DataLoss, FailedPrecondition, Internal, ResourceExhausted
+from tfs.core.servable import Tensors
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.guest_model import (
+    Output,
+    Value,
+    check_device,
+    current_device,
+    load_guest_model,
+    two_thread_scaling,
+)
 from tfs.runtime.guest.memory_files import VersionFiles
 from tfs.runtime.guest.platforms import torch_package
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
@@ -101,3 +111,44 @@ def test_a_device_that_is_full_is_no_damage(
     monkeypatch.setattr(torch_package, "load", load)
     with pytest.raises(ResourceExhausted, match="scale/1 does not load: device cpu"):
         load_guest_model(package(tmp_path, Scale()), VersionFiles({}))
+
+
+class Meeting:
+    """A model whose calls count themselves; some fail."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.fails_at = fails_at
+        self.num_calls = 0
+        self.threads: set[int] = set()
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        self.num_calls += 1
+        self.threads.add(threading.get_ident())
+        if self.num_calls == self.fails_at:
+            raise Internal("failed")
+        return {}
+
+    def run(
+        self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
+    ) -> dict[str, Output]:
+        raise NotImplementedError
+
+    def seed(self, seed: int | None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_scaling_is_the_rate_of_two_threads_over_one() -> None:
+    """One thread calls alone, then two together; the answer is a positive ratio."""
+    model = Meeting()
+    scaling = two_thread_scaling(model, "serving_default", {}, 0.5)
+    assert scaling is not None
+    assert scaling > 0
+    assert len(model.threads) >= 2
+
+
+def test_failing_call_leaves_the_scaling_unknown() -> None:
+    """A model that fails is not placed by half a measurement, and nobody hangs."""
+    assert two_thread_scaling(Meeting(fails_at=1), "serving_default", {}, 0.01) is None

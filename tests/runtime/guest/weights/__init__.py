@@ -1,1 +1,0 @@
-"""Tests of weights that several interpreters share."""
