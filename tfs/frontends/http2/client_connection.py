@@ -87,11 +87,12 @@ class ClientConnection:
     """The state of one connection. Confined to one thread.
 
     Attributes:
+        address: The server's, "host:port" or "unix:/path".
         out: What is to be sent, in order.
         is_leaving: Whether it takes no further requests; those under way go on.
 
     Args:
-        address: The server's, "host:port" or "unix:/path".
+        address: The server's.
         is_secure: Whether it is over TLS.
         on_refused: Takes a request that the server has not begun, and will not, because
             it ends the connection. Once for each.
@@ -114,7 +115,7 @@ class ClientConnection:
         widened = frames.window_update(0, LARGEST_WINDOW - DEFAULT_WINDOW)
         self.out: list[Buffer] = [PREFACE + frames.settings(announced) + widened]
         self.is_leaving = False
-        self._address = address
+        self.address = address
         authority = "localhost" if address.startswith(UNIX) else address
         self._host = encode_literal(b":authority", authority.encode())
         self._scheme = _SCHEMES[is_secure]
@@ -385,7 +386,7 @@ class ClientConnection:
             return
         self._close(request)
         kind = BY_CODE[_BY_RESET.get(code, Code.INTERNAL)]
-        said = f"{self._address} reset the call (HTTP/2 error {code})"
+        said = f"{self.address} reset the call (HTTP/2 error {code})"
         request.on_done(kind(said))
 
     def _on_goaway(self, last_id: int) -> None:
@@ -398,7 +399,7 @@ class ClientConnection:
         while self._waiting:
             request = self._waiting.popleft()
             if request.was_refused:
-                request.on_done(Unavailable(f"{self._address} refused the call twice"))
+                request.on_done(Unavailable(f"{self.address} refused the call twice"))
             else:
                 request.was_refused = True
                 self._on_refused(request)
@@ -416,7 +417,7 @@ class ClientConnection:
             http = begins.get(b":status", b"")
             kind = BY_CODE[_BY_HTTP.get(http, Code.UNKNOWN)]
             said = f"without a gRPC status (HTTP {http.decode('latin-1')})"
-            request.on_done(kind(f"{self._address} answered {said}"))
+            request.on_done(kind(f"{self.address} answered {said}"))
         else:
             request.on_done(self._error(status, fields))
 
@@ -426,7 +427,7 @@ class ClientConnection:
             parts = [b"".join(parts)]
         num_bytes = sum(map(len, parts)) - PREFIX_SIZE
         if num_bytes < 0 or _unpack_prefix(parts[0]) != (0, num_bytes):
-            return Internal(f"the answer of {self._address} is no plain message")
+            return Internal(f"the answer of {self.address} is no plain message")
         return b"".join((memoryview(parts[0])[PREFIX_SIZE:], *parts[1:]))
 
     def _error(self, status: bytes, fields: Fields) -> ServingError:

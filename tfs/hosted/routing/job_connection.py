@@ -83,7 +83,6 @@ class JobConnection:
 
     Args:
         loop: Watches the socket.
-        address: The server's, for what its callers are told.
         wire: The socket, connected.
         requests: Has nothing sent yet.
         on_output: Called when there is something to write, so that ``flush`` is called
@@ -95,7 +94,6 @@ class JobConnection:
     def __init__(
         self,
         loop: ServingLoop,
-        address: str,
         wire: Wire,
         requests: ClientConnection,
         on_output: Callable[[JobConnection], None],
@@ -103,7 +101,6 @@ class JobConnection:
     ) -> None:
         self.requests = requests
         self._loop = loop
-        self._address = address
         self._wire = wire
         self._on_output = on_output
         self._on_lost = on_lost
@@ -152,7 +149,7 @@ class JobConnection:
         self._loop.unwatch(plain.fileno())
         self._wire.end()
         plain.close()
-        error = f"the connection to {self._address} was lost: {why}"
+        error = f"the connection to {self.requests.address} was lost: {why}"
         self.requests.end(Unavailable(error))
         self._on_lost(self)
 

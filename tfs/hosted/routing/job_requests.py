@@ -104,9 +104,9 @@ class JobRequests:
             self._connections.discard(connection)
             job.on_lost(connection)
 
-        at, is_secure = job.address, self._tls is not None
-        requests = ClientConnection(at, is_secure, job.send, error_of)
-        made = JobConnection(self._loop, at, wire, requests, self.mark_dirty, on_lost)
+        is_secure = self._tls is not None
+        requests = ClientConnection(job.address, is_secure, job.send, error_of)
+        made = JobConnection(self._loop, wire, requests, self.mark_dirty, on_lost)
         self._connections.add(made)
         job.on_connected(made)
 
