@@ -51,10 +51,14 @@ class Pair:
     """A client and a server, whose bytes reach each other when ``meet`` is called."""
 
     settings: dict[h2.settings.SettingCodes, int] = field(default_factory=dict)
+    address: str = "host:1"
+    is_secure: bool = False
 
     def __post_init__(self) -> None:
         self.refused: list[UnaryRequest] = []
-        self.client = ClientConnection("host:1", False, self.refused.append, error_of)
+        self.client = ClientConnection(
+            self.address, self.is_secure, self.refused.append, error_of
+        )
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self.server = h2.connection.H2Connection(config)
         self.server.local_settings = h2.settings.Settings(
@@ -150,9 +154,10 @@ def test_every_answer_comes_whole_to_who_asked(
     assert pair.client.is_idle
 
 
-def test_a_request_begins_as_grpc_wants_it() -> None:
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_a_request_begins_as_grpc_wants_it(is_secure: bool) -> None:
     """Its path, deadline and metadata, binary values too; in the same bytes each time."""
-    pair = Pair()
+    pair = Pair(address="host:1" if is_secure else "unix:/a/b", is_secure=is_secure)
     metadata = (
         *(("tfs-priority", "low"), ("x-bin", b"\x00\xff\x01\x02")),
         *(("no", "\x01"), ("x", "\xe9")),
@@ -162,9 +167,9 @@ def test_a_request_begins_as_grpc_wants_it() -> None:
     pair.meet()
     assert pair.asked[1].headers == {
         b":method": b"POST",
-        b":scheme": b"http",
+        b":scheme": b"https" if is_secure else b"http",
         b":path": PATH.encode(),
-        b":authority": b"host:1",
+        b":authority": b"host:1" if is_secure else b"localhost",
         b"te": b"trailers",
         b"content-type": b"application/grpc",
         b"tfs-priority": b"low",
@@ -359,7 +364,8 @@ def test_an_error_comes_as_the_server_told_it() -> None:
     _, outcomes = pair.ask()
     pair.meet()
     pair.server.send_headers(3, [*HEAD, (b"grpc-status", b"5")], end_stream=True)
-    assert failed(pair, outcomes).code is Code.NOT_FOUND
+    error = failed(pair, outcomes)
+    assert (error.code, error.message) == (Code.NOT_FOUND, "NOT_FOUND")
 
 
 @given(st.lists(st.sampled_from([1, 3, 5, 7, 9]), max_size=12))
