@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.unary_request import Outcome
-from tfs.hosted.routing.job_connection import TlsFiles
+from tfs.hosted.routing.job_connection import JobConnection, TlsFiles
 from tfs.hosted.routing.job_requests import JobRequests
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
@@ -318,13 +319,17 @@ def test_a_server_that_drains_loses_no_request(asker: Asker, tmp_path: Path) -> 
 def test_connections_that_the_server_ends_for_their_age_lose_no_request(
     asker: Asker, tmp_path: Path
 ) -> None:
-    """What it had not begun goes over the next one, and what it had is waited for."""
+    """What it had not begun goes over the next one, and what it had is waited for. Nothing
+    is left of those that ended.
+    """
     options = ExpressOptions(sweep_interval_s=0.01, max_connection_age_s=0.02)
     echo = Echo(ListenerOptions("grpc", f"unix:{tmp_path}/e"), options)
     held, _ = asker.send(echo.address, b"hold")
     connections = echo.transport.clients.counters
-    while connections.connections < 5:
+    while connections.connections < 9:
         assert asker.ask(echo.address) == b"one"
+    gc.collect()
+    assert sum(isinstance(each, JobConnection) for each in gc.get_objects()) < 5
     echo.held[0].reply(b"at last")
     assert held.get(timeout=PATIENCE_S) == b"at last"
     echo.close()
