@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,6 @@ from tfs.hosted.fleet import Fleet, Job
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import FleetCopy, Snapshot
-from tfs.hosted.store.state_store import Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)
@@ -149,22 +147,6 @@ def test_a_refusal_is_an_answer_too(state: FleetState) -> None:
     assert again.value.message == refused.value.message
     assert isinstance(state.request("1"), type(refused.value))
     assert state.commit(add("m"), named("2", "m")).generation == 1
-
-
-def test_an_answer_of_before_is_read_as_it_was_kept(state: FleetState) -> None:
-    """Who asks again after an update of the controller gets the answer it got before."""
-    state.change(edits.put_job(server("a", 100 * MIB)))
-    first = state.commit(add("m"), named("1", "m"))
-    kind = "expiring:request"
-
-    def keep_as_list(transaction: Transaction) -> None:
-        form = json.loads(transaction.get(kind, "1") or "")
-        form["answer"] = ["add-model m", "m", "", None, first.revision, 1, 1]
-        transaction.put_expiring(kind, "1", json.dumps(form))
-
-    transact(state.store, keep_as_list)
-    assert state.request("1") == first
-    assert state.commit(add("m"), named("1", "m")) == first
 
 
 def test_an_id_is_of_one_request(state: FleetState) -> None:

@@ -47,11 +47,6 @@ T = TypeVar("T")
 
 _REQUEST: Final = EXPIRING + "request"
 _FLEET: Final = "fleet"
-# What an answer had in this order when it was kept as a list.
-_FIELDS_BEFORE: Final = (
-    *("requestId", "what", "model", "job", "version"),
-    *("revision", "generation", "numServers"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +142,7 @@ class FleetState:
                 form = json.dumps({"content": digest, "answer": answer})
                 transaction.put_expiring(_REQUEST, asked.request_id, form)
             elif json.loads(known)["content"] == digest:
-                outcome = _answer(asked.request_id, known)
+                outcome = _answer(known)
             else:
                 outcome = InvalidArgument(
                     f"request id {asked.request_id} was used for another request; take a "
@@ -185,7 +180,7 @@ class FleetState:
         """Returns what became of a request; None if it is not known (any more)."""
         with self.store.begin(writes=False) as transaction:
             text = transaction.get(_REQUEST, request_id)
-        return None if text is None else _answer(request_id, text)
+        return None if text is None else _answer(text)
 
     def note(
         self,
@@ -271,13 +266,11 @@ def _note_refusal(
         transaction.put(MODEL, edit.model, row, why)
 
 
-def _answer(request_id: str, known: str) -> pb.Op | ServingError:
+def _answer(known: str) -> pb.Op | ServingError:
     answer = json.loads(known)["answer"]
     if isinstance(answer, list):
-        code, *rest = answer
-        if isinstance(code, int):
-            return BY_CODE.get(Code(code), Unknown)(*rest)
-        answer = dict(zip(_FIELDS_BEFORE, [request_id, *answer], strict=False))
+        code, message = answer
+        return BY_CODE.get(Code(code), Unknown)(message)
     return json_format.ParseDict(answer, pb.Op(), ignore_unknown_fields=True)
 
 

@@ -10,7 +10,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -70,21 +70,18 @@ def _read_model(form: dict[str, Any]) -> tuple[HostedModel, tuple[str, ...]]:
 
 
 def _made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
-    return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in form.items()})
+    return kind(**{name: _frozen(each) for name, each in form.items()})
 
 
-def _read_job_seen(
-    answering: Sequence[str], problem: str, limits: Sequence[tuple[int, int]] = ()
-) -> JobSighting:
-    found = tuple((memory_bytes, cpus) for memory_bytes, cpus in limits)
-    return JobSighting(tuple(answering), problem, found)
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     JOB: partial(_made, Job),
     MODEL: _read_model,
     MODEL_SEEN: lambda form: {n: _made(ReplicaSighting, f) for n, f in form.items()},
-    JOB_SEEN: lambda form: _read_job_seen(*form),
+    JOB_SEEN: lambda form: JobSighting(*map(_frozen, form)),
 }
 
 
