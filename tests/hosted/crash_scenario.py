@@ -42,7 +42,7 @@ class KeptServers:
         found: dict[str, dict[str, str]] = json.loads(self._path.read_text())
         return found
 
-    def list_models(self, address: str) -> JobReport:
+    def list_models(self, address: str, before: JobReport) -> JobReport:
         reply = admin_service_pb2.ListModelsResponse()
         reply.server.started_s = 1.0
         for name, base_path in self.configs.get(address, {}).items():

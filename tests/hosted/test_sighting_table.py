@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.reports import JobReport, ReplicaSighting
-from tfs.hosted.sighting_table import Heard, SightingTable
+from tfs.hosted.sighting_table import SightingTable
 
 ALL = ("a1", "a2", "b1", "b2")
 MODEL = HostedModel("m", "config", 1, generation=7)
@@ -20,21 +20,20 @@ def fleet(*at: str) -> Fleet:
 
 def heard(
     *answering: str, reporting: Collection[str] = ALL, told: Collection[str] = ()
-) -> dict[str, Heard]:
+) -> dict[str, JobReport]:
     """Returns what four servers say; those that do not report have said it before."""
     return {
-        at: Heard(
-            JobReport(
-                1.0, {"m": ReplicaSighting(0, 1, (1,))} if at in answering else {}
-            ),
-            {"m": "config"} if at in told else {},
-            at not in reporting,
+        at: JobReport(
+            1.0,
+            {"m": ReplicaSighting(0, 1, (1,))} if at in answering else {},
+            told={"m": "config"} if at in told else {},
+            is_silent=at not in reporting,
         )
         for at in ALL
     }
 
 
-def table(fleet: Fleet, says: dict[str, Heard]) -> SightingTable:
+def table(fleet: Fleet, says: dict[str, JobReport]) -> SightingTable:
     made = SightingTable()
     made.take(fleet, says)
     return made
@@ -128,8 +127,8 @@ def test_only_what_changed_is_done_anew() -> None:
     made.take(MODEL_FLEET, says)
     assert made.take(more, says) == {"n"}
     assert made.take(more, says) == set()
-    report = replace(says["a1"].report, request_s={"m": 1.0})
-    assert made.take(more, {**says, "a1": replace(says["a1"], report=report)}) == set()
+    report = replace(says["a1"], request_s={"m": 1.0})
+    assert made.take(more, {**says, "a1": report}) == set()
 
 
 MODEL_FLEET = fleet("a")

@@ -18,7 +18,13 @@ from tfs.hosted.controller_report import job_waits_for, model_waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import Replica
-from tfs.hosted.reports import JobReport, JobSighting, ReplicaSighting, report_of
+from tfs.hosted.reports import (
+    NOTHING,
+    JobReport,
+    JobSighting,
+    ReplicaSighting,
+    report_of,
+)
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -44,7 +50,7 @@ class Jobs:
         self.are_behind = False
         self.on_asked: Callable[[str], None] = lambda _: None
 
-    def list_models(self, address: str) -> JobReport:
+    def list_models(self, address: str, before: JobReport) -> JobReport:
         self.asked.append(address)
         self.on_asked(address)
         if address in self.dead:
@@ -235,11 +241,13 @@ def test_an_answer_from_before_a_job_was_told_is_no_reason_to_tell_it_again(
     """What a job says may have left it before it heard what it is to serve."""
     bench = Bench(tmp_path)
     bench.look()
-    before = bench.jobs.list_models("a")
+    early = bench.jobs.list_models("a", NOTHING)
     bench.add_model("n")
     asked = bench.jobs.list_models
-    bench.jobs.list_models = lambda address: (  # type: ignore[method-assign]
-        before if address == "a" and len(bench.jobs.told) == 2 else asked(address)
+    bench.jobs.list_models = lambda address, before: (  # type: ignore[method-assign]
+        early
+        if address == "a" and len(bench.jobs.told) == 2
+        else asked(address, before)
     )
     bench.look()
     assert bench.jobs.told[2:] == [("a", ("m", "n"))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -30,6 +30,10 @@ class ReplicaSighting:
 
 ModelSighting = Mapping[str, ReplicaSighting]
 """How a model fares on every server that has it, by address."""
+
+
+Configs = Mapping[str, str]
+"""The configs that a server was told, or should be, by the names of the models."""
 
 
 class JobSighting(NamedTuple):
@@ -56,20 +60,28 @@ class JobReport:
     # no reason to look again.
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     at_s: float = field(default=0.0, compare=False)  # when it answered
-    revision: int = field(
-        default=0, compare=False
-    )  # it may be asked what changed since
+    # It may be asked what changed since.
+    revision: int = field(default=0, compare=False)
+    is_part: bool = False  # it says the rest when it is asked on
     is_behind: bool = False  # it had not taken in yet what it was told last
+    # What it was told, and took in, before it said this. The caller's to note.
+    told: Configs = field(default_factory=dict)
+    is_silent: bool = False  # it did not answer the last question
+
+
+NOTHING: Final = JobReport(revision=1, is_silent=True)
+"""The report of a server that was never heard, or is given up; the revision is one since
+which it says everything, in parts."""
 
 
 def report_of(
-    reply: admin_service_pb2.ListModelsResponse, before: JobReport | None = None
+    reply: admin_service_pb2.ListModelsResponse, before: JobReport = NOTHING
 ) -> JobReport:
-    """Returns the report in a reply of AdminService.ListModels, but for its time.
+    """Returns the report in a reply of AdminService.ListModels.
 
     The reply tells what changed since ``before``, the server's last report, or all.
     """
-    since = before if before and reply.since else JobReport()
+    since = before if reply.since else NOTHING
     models, version_bytes = dict(since.models), dict(since.version_bytes)
     request_s = dict(since.request_s)
     for name in reply.gone:
@@ -93,6 +105,7 @@ def report_of(
         version_bytes,
         request_s,
         revision=reply.revision,
+        is_part=reply.revision < reply.newest,
         is_behind=reply.behind,
     )
 

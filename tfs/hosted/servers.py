@@ -16,13 +16,11 @@ from typing import Final, Protocol
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.executor import Executor
-from tfs.hosted.reports import JobReport
-from tfs.hosted.sighting_table import Configs, Heard
+from tfs.hosted.reports import NOTHING, Configs, JobReport
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 log = logging.getLogger(__name__)
 
-_NEVER_HEARD: Final = Heard()
 _MOST_NAMES: Final = 20  # in a line of the log
 # A server with so many models rests after a call that took so long, for so many times as
 # long; with fewer, long calls are the machine's doing, not the server's.
@@ -38,8 +36,8 @@ class JobClient(Protocol):
     It raises a ``ServingError`` if the server does not answer, or refuses.
     """
 
-    def list_models(self, address: str) -> JobReport:
-        """Asks a server for its models; the report's time is the caller's to note."""
+    def list_models(self, address: str, before: JobReport) -> JobReport:
+        """Asks a server what changed of its models since ``before``, its last report."""
         ...
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
@@ -65,7 +63,8 @@ class Server:
     """What is known of a server. Written by one call of each kind to it at a time."""
 
     silent_s: float = 0.0  # for so long it was asked and did not answer
-    heard: Heard = _NEVER_HEARD
+    heard: JobReport = NOTHING
+    read: JobReport = NOTHING  # the last answer, which may be a part
     told: Told | None = None  # and took in
     problem: str = ""
     # When it may be asked, or told, again: it rests, to serve; infinite during a call.
@@ -124,10 +123,10 @@ class Servers:
                 self._executor.submit(partial(self._ask, address, server))
         return gone
 
-    def heard(self, down_after_s: float) -> Mapping[str, Heard]:
+    def heard(self, down_after_s: float) -> Mapping[str, JobReport]:
         """Returns what each server said; nothing of those silent for so long."""
         return {
-            address: _NEVER_HEARD
+            address: NOTHING
             if each.heard.is_silent and each.silent_s >= down_after_s
             else each.heard
             for address, each in self._servers.items()
@@ -165,14 +164,16 @@ class Servers:
         told, before, begun_s = server.told, server.heard, self._clock.now()
         rest_s = 0.0
         try:
-            report = self._client.list_models(address)
+            report = server.read = self._client.list_models(address, server.read)
+            while report.is_part:  # each counts, also where the next is not answered
+                report = server.read = self._client.list_models(address, report)
             server.silent_s, ended_s = 0.0, self._clock.now()
             configs: Configs = {}
             if told is not None and told.started_s == report.started_s:
                 configs = before.told if report.is_behind else told.configs
             if before.is_silent:
                 server.problem = ""
-            server.heard = Heard(replace(report, at_s=ended_s), configs, False)
+            server.heard = replace(report, at_s=ended_s, told=configs)
             took_s = ended_s - begun_s
             if len(report.models) > _MANY and took_s > _LONG_ASK_S:
                 rest_s = min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
@@ -228,6 +229,6 @@ class Servers:
     def _note_problem(self, address: str, server: Server, error: ServingError) -> None:
         if server.problem != str(error):
             # One that was never heard is probably starting.
-            level = logging.INFO if server.heard == _NEVER_HEARD else logging.WARNING
+            level = logging.INFO if server.heard == NOTHING else logging.WARNING
             log.log(level, "event=job_problem address=%s problem=%s", address, error)
         server.problem = str(error)

@@ -7,25 +7,16 @@ finds what is another object than before, and does anew only what depends on tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tfs.hosted.fleet import Fleet, replaced
-from tfs.hosted.reports import JobReport, ModelSighting, ReplicaSighting
-
-Configs = Mapping[str, str]
-"""The configs that a server was told, or should be, by the names of the models."""
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What is known of a server. Immutable."""
-
-    report: JobReport = field(default_factory=JobReport)  # an empty one: it is given up
-    told: Configs = field(default_factory=dict)  # and taken in, before that report
-    is_silent: bool = True  # it did not answer the last question
-
-
-_NOTHING = Heard()
+from tfs.hosted.reports import (
+    NOTHING,
+    Configs,
+    JobReport,
+    ModelSighting,
+    ReplicaSighting,
+)
 
 
 class SightingTable:
@@ -44,12 +35,12 @@ class SightingTable:
         self.routes: dict[str, tuple[str, ...]] = {}
         self.wanted: dict[str, Configs] = {}
         self._fleet = Fleet()
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, JobReport] = {}
         self._job_at: dict[str, str] = {}
         self._seen: dict[str, dict[str, ReplicaSighting]] = {}
         self._wanted_by: dict[str, frozenset[str]] = {}
 
-    def take(self, fleet: Fleet, heard: Mapping[str, Heard]) -> set[str]:
+    def take(self, fleet: Fleet, heard: Mapping[str, JobReport]) -> set[str]:
         """Brings the table up to date; returns the names of models that may differ."""
         before, self._fleet = self._fleet, fleet
         changed = {
@@ -64,8 +55,8 @@ class SightingTable:
             self.wanted = {name: self.wanted.get(name, {}) for name in fleet.jobs}
         was, self._heard = self._heard, dict(heard)
         for address in {**was, **heard}:
-            then = was.get(address, _NOTHING)
-            now = heard.get(address, _NOTHING)
+            then = was.get(address, NOTHING)
+            now = heard.get(address, NOTHING)
             if then is not now:
                 changed |= self._follow(address, then, now)
         self._do_anew(changed)
@@ -87,9 +78,9 @@ class SightingTable:
             found[address] = replace(seen, generation=generation)
         return found if found or model is not None else None
 
-    def _follow(self, address: str, then: Heard, now: Heard) -> set[str]:
+    def _follow(self, address: str, then: JobReport, now: JobReport) -> set[str]:
         """Takes what a server says now; returns the models for which that differs."""
-        was, models = then.report.models, now.report.models
+        was, models = then.models, now.models
         changed = set(replaced(was, models))
         for name in changed:
             seen = self._seen.setdefault(name, {})
@@ -148,6 +139,6 @@ class SightingTable:
         reporting = [
             each
             for each in (found.addresses if found else ())
-            if not self._heard.get(each, _NOTHING).is_silent
+            if not self._heard.get(each, NOTHING).is_silent
         ]
         return bool(reporting) and all(each in answering for each in reporting)

@@ -35,10 +35,16 @@ from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_runtime import Replica
 from tfs.hosted.load_following import WINDOW_S, Scaling
-from tfs.hosted.reports import JobReport, JobSighting, ModelSighting, measured
+from tfs.hosted.reports import (
+    Configs,
+    JobReport,
+    JobSighting,
+    ModelSighting,
+    measured,
+)
 from tfs.hosted.routing.fleet_router import Routes
 from tfs.hosted.servers import JobClient, Servers, Told
-from tfs.hosted.sighting_table import Configs, Heard, SightingTable
+from tfs.hosted.sighting_table import SightingTable
 from tfs.hosted.snapshot import Snapshot
 from tfs.hosted.store.state_store import Lease
 from tfs.proto.tensorflow_serving.config.model_server_config_pb2 import (
@@ -245,9 +251,9 @@ class Synchronizer:
         heard = self._see(fleet)
         for address in gone:  # after no more requests go there
             self._client.forget(address)
-        return {at: each.report for at, each in heard.items() if not each.is_silent}
+        return {at: each for at, each in heard.items() if not each.is_silent}
 
-    def _see(self, fleet: Fleet) -> Mapping[str, Heard]:
+    def _see(self, fleet: Fleet) -> Mapping[str, JobReport]:
         """Tells routers what follows from what servers said; these are told after that."""
         heard = self._servers.heard(self._options.down_after_s)
         self._unnoted |= self._table.take(fleet, heard)

@@ -103,7 +103,7 @@ class VirtualServers:
 
     # -- what the synchronizer does -----------------------------------------------
 
-    def list_models(self, address: str) -> JobReport:
+    def list_models(self, address: str, before: JobReport) -> JobReport:
         server = self._reached(address)
         now_s, since_s = self._clock.now(), server.asked_s
         server.asked_s = now_s
@@ -118,8 +118,8 @@ class VirtualServers:
             routed = self.routes.get(name, ())
             share = self.loads[name] / len(routed) if address in routed else 0.0
             noisy = share * self._random.uniform(0.8, 1.2)
-            before = server.request_s.get(name, 0.0)
-            server.request_s[name] = before + noisy * (now_s - since_s)
+            took_s = server.request_s.get(name, 0.0)
+            server.request_s[name] = took_s + noisy * (now_s - since_s)
         return JobReport(
             server.started_s, server.report.models, {}, dict(server.request_s)
         )

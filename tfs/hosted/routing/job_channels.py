@@ -37,29 +37,17 @@ class JobChannels:
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
-        # Guards the next three; leaf.
+        # Guards the next two; leaf.
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
-        self._reports: dict[str, JobReport] = {}  # the last ones
         # Those that were forgotten and still have calls, too. A call holds its channel,
         # which closes when nothing does any more.
         self._open: weakref.WeakSet[grpc.Channel] = weakref.WeakSet()
 
-    def list_models(self, address: str) -> JobReport:
+    def list_models(self, address: str, before: JobReport) -> JobReport:
         """Asks a job for its models; see :class:`~tfs.hosted.servers.JobClient`."""
-        channel = self._channel(address)
-        report = self._reports.get(address) or JobReport(revision=1)  # 1: all, in parts
-        is_part = True
-        while is_part:
-            request = pb.ListModelsRequest(since=report.revision)
-            reply = self._ask(address, request, pb.ListModelsResponse)
-            report = report_of(reply, report)
-            is_part = reply.revision < reply.newest
-            # Each part counts, also where the next is not answered in time.
-            with self._lock:
-                if self._channels.get(address) is channel:
-                    self._reports[address] = report
-        return report
+        request = pb.ListModelsRequest(since=before.revision)
+        return report_of(self._ask(address, request, pb.ListModelsResponse), before)
 
     def aspire(self, address: str, request: pb.AspireRequest) -> None:
         """Tells a server what to serve; see :class:`~tfs.hosted.servers.JobClient`.
@@ -90,7 +78,6 @@ class JobChannels:
         """Closes the channel to a job, if it is open, once its calls have ended."""
         with self._lock:
             self._channels.pop(address, None)
-            self._reports.pop(address, None)
 
     def close(self) -> None:
         """Closes all channels, which ends the calls under way; idempotent."""
