@@ -125,7 +125,7 @@ class HostedService:
             f"{socket.gethostname()}/{os.getpid()}",
         )
         self._routes: Routes = {}
-        self._router = self._made_router()
+        self._routers = self._made_routers()
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -165,9 +165,9 @@ class HostedService:
             RpcMethod(f"/{HEALTH}/Watch", self._health.watch, MethodKind.SERVER_STREAM),
         ]
         listeners = list(self._options.control.listeners)
-        if self._router is not None:
-            methods += self._router.methods()
-            listeners += self._router.listeners
+        for each in self._routers:
+            methods += each.methods()
+            listeners += each.listeners
         if self._commands is not None:
             methods += self._commands.methods()
         addresses = self._transport.start(
@@ -190,9 +190,9 @@ class HostedService:
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
-        routed = self._router is None or self._router.drain(deadline_s)
+        routed = [each.drain(deadline_s) for each in self._routers]
         told = self._http is None or self._http.drain(deadline_s)
-        return self._transport.drain(deadline_s) and told and routed
+        return self._transport.drain(deadline_s) and told and all(routed)
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
@@ -204,8 +204,8 @@ class HostedService:
     def close(self, deadline_s: float) -> None:
         """Ends everything; jobs go on serving."""
         self.stop_keeping()
-        if self._router is not None:
-            self._router.close()
+        for each in self._routers:
+            each.close()
         if self._http is not None:
             self._http.close()
         self._transport.close()
@@ -227,10 +227,10 @@ class HostedService:
     def _answers(self, name: str) -> bool:
         return bool(self._routes.get(name)) or self._may_rest(name)
 
-    def _made_router(self) -> FleetRouter | None:
-        options = self._options.router
+    def _made_routers(self) -> Sequence[FleetRouter]:
+        options, xds = self._options.router, self._options.xds
         if options is None:
-            return None
+            return []
         how = options
         if isinstance(how, EnvoyOptions):
             how = PythonRouterOptions((), tls=how.tls)
@@ -238,18 +238,18 @@ class HostedService:
         own = PythonRouter(
             how.listeners, self._loop, jobs, how.hedge_budget, self._missed
         )
-        xds = self._options.xds
-        if not isinstance(options, EnvoyOptions) and xds is None:
-            return own
-        from tfs.hosted.routing.ads import AdsServer
-        from tfs.hosted.routing.envoy_router import EnvoyRouter
-        from tfs.hosted.routing.xds_clients import XdsRouter
+        routers: list[FleetRouter] = [own]
+        if isinstance(options, EnvoyOptions) or xds is not None:
+            from tfs.hosted.routing.ads import AdsServer
+            from tfs.hosted.routing.envoy_router import EnvoyRouter
+            from tfs.hosted.routing.xds_clients import XdsRouter
 
-        ads = AdsServer()
-        router: FleetRouter = own
-        if isinstance(options, EnvoyOptions):
-            router = EnvoyRouter(options, self._loop, own, ads)
-        return XdsRouter(xds, self._loop, router, ads) if xds else router
+            ads = AdsServer()
+            if isinstance(options, EnvoyOptions):
+                routers.append(EnvoyRouter(options, self._loop, ads))
+            if xds is not None:
+                routers.append(XdsRouter(xds, self._loop, ads))
+        return routers
 
     def _may_rest(self, name: str) -> bool:
         """Whether a model may have no server while nobody asks for it."""
@@ -281,8 +281,8 @@ class HostedService:
     def _take_routes(self, routes: Routes) -> None:
         def take() -> None:
             self._routes = routes
-            if self._router is not None:
-                self._router.set_routes(routes)
+            for each in self._routers:
+                each.set_routes(routes)
             self._health.refresh()
 
         self._loop.post(take)

@@ -56,22 +56,23 @@ class Bench:
             each.start()
         self.address = f"unix:{folder}/router.sock"
         self.loop = ServingLoop()
-        self.router = self.make(folder)
+        self.routers = self.make(folder)
         self.transport = ExpressTransport(self.loop, stats=Stats())
         self.loop.start()
-        methods = {each.path: each for each in self.router.methods()}
-        self.transport.start(self.router.listeners, methods)
+        methods = {m.path: m for each in self.routers for m in each.methods()}
+        listeners = [each for router in self.routers for each in router.listeners]
+        self.transport.start(listeners, methods)
         self.channel = grpc.insecure_channel(
             self.address, (("grpc.max_receive_message_length", -1),)
         )
 
-    def make(self, folder: Path) -> FleetRouter:
+    def make(self, folder: Path) -> list[FleetRouter]:
         listeners = [ListenerOptions("listen", self.address)]
         own = PythonRouter(listeners, self.loop, JobRequests(self.loop), 0.5)
         if self.kind == "python":
-            return own
+            return [own]
         options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
-        return EnvoyRouter(options, self.loop, own, AdsServer())
+        return [own, EnvoyRouter(options, self.loop, AdsServer())]
 
     def route(self, **routes: str) -> None:
         """Sets routes, by the names of servers; returns when the router has them."""
@@ -79,7 +80,8 @@ class Bench:
             model: tuple(self.servers[each].address for each in names)
             for model, names in routes.items()
         }
-        self.loop.post(lambda: self.router.set_routes(found))
+        for router in self.routers:
+            self.loop.post(partial(router.set_routes, found))
         for model, names in routes.items():
             if names:
                 self.until(partial(self._is_on, model, names))
@@ -130,8 +132,9 @@ class Bench:
     def close(self) -> None:
         deadline_s = MonotonicClock.now() + PATIENCE_S
         self.channel.close()
-        self.router.drain(deadline_s)
-        self.router.close()
+        for router in self.routers:
+            router.drain(deadline_s)
+            router.close()
         self.transport.close()
         self.loop.close(deadline_s)
         for each in self.servers.values():

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +50,23 @@ class Bench:
     def open(self) -> None:
         """Starts the process that tells clients; it knows no routes yet."""
         self.loop = ServingLoop()
-        self.router = self.make()
+        self.routers = self.make()
         self.transport = ExpressTransport(self.loop, stats=Stats())
         self.loop.start()
-        methods = {each.path: each for each in self.router.methods()}
-        self.transport.start(self.router.listeners, methods)
+        methods = {m.path: m for each in self.routers for m in each.methods()}
+        listeners = [each for router in self.routers for each in router.listeners]
+        self.transport.start(listeners, methods)
 
-    def make(self) -> FleetRouter:
+    def make(self) -> list[FleetRouter]:
         ads = AdsServer()
-        router: FleetRouter
-        router = own = PythonRouter([], self.loop, JobRequests(self.loop), 0.5)
+        routers: list[FleetRouter]
+        routers = [PythonRouter([], self.loop, JobRequests(self.loop), 0.5)]
         if self.kind == "envoy":
             at = f"unix:{self.folder}/router.sock"
             options = EnvoyOptions(at, f"{self.folder}/envoy")
-            router = EnvoyRouter(options, self.loop, own, ads)
+            routers.append(EnvoyRouter(options, self.loop, ads))
         door = ListenerOptions("xds", self.address)
-        return XdsRouter(door, self.loop, router, ads)
+        return [*routers, XdsRouter(door, self.loop, ads)]
 
     def route(self, **routes: str) -> None:
         """Sets routes, by the names of servers; z is one on a Unix socket."""
@@ -73,7 +75,8 @@ class Bench:
         found = {
             model: tuple(at[each] for each in names) for model, names in routes.items()
         }
-        self.loop.post(lambda: self.router.set_routes(found))
+        for router in self.routers:
+            self.loop.post(partial(router.set_routes, found))
 
     def begin(
         self,
@@ -100,8 +103,9 @@ class Bench:
     def shut(self) -> None:
         """Ends the process that tells clients."""
         deadline_s = MonotonicClock.now() + PATIENCE_S
-        self.router.drain(deadline_s)
-        self.router.close()
+        for router in self.routers:
+            router.drain(deadline_s)
+            router.close()
         self.transport.close()
         self.loop.close(deadline_s)
 

@@ -1,15 +1,15 @@
 """The aggregated discovery service (ADS): sends resources, and again when they change.
 
 "State of the world": each answer has all resources of a type, and is acknowledged or
-refused. What a subscriber has of a type stays in force until it takes another. Envoy gets
-all there is for it; others, who are gRPC clients, get what they name, if there is such.
+refused. What a subscriber has of a type stays in force until it takes another. There are
+two kinds of subscribers, Envoy and gRPC clients, and an offer for each.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,8 +43,8 @@ _MODULES: Final = (
 Resources = Mapping[str, Mapping[str, Any]]
 """The resources of a type by name, as plain values."""
 
-FindResource = Callable[[str, str], Mapping[str, Any] | None]
-"""Returns the resource of a type with a name; None if there is none."""
+Offer = Callable[[str, Collection[str]], Resources | None]
+"""Returns the resources of a type for who names these; None: that is not known yet."""
 
 
 class AdsServer:
@@ -65,8 +65,7 @@ class AdsServer:
                 "Envoy and xds:/// need the extra: pip install 'tfs[envoy]'"
             ) from error
         self._discovery = discovery_pb2
-        self._resources: dict[str, Resources] = {}
-        self._find: FindResource | None = None
+        self._offers: dict[bool, Offer] = {}  # to Envoy (True), to gRPC clients
         self._streams: dict[StreamCall, _Stream] = {}
 
     def method(self) -> RpcMethod:
@@ -74,19 +73,14 @@ class AdsServer:
         path = f"/{SERVICE}/StreamAggregatedResources"
         return RpcMethod(path, self._open, MethodKind.BIDIRECTIONAL)
 
-    def set(self, kind: str, resources: Resources) -> None:
-        """Replaces Envoy's resources of a type; tells it if they differ."""
-        if resources != self._resources.get(kind):
-            self._resources[kind] = resources
-            self._tell_all()
-
-    def set_named(self, find: FindResource) -> None:
-        """Replaces what gRPC clients get; tells them what differs of what they named.
+    def offer(self, offer: Offer, *, to_envoy: bool) -> None:
+        """Replaces what Envoy gets, or gRPC clients do; tells them what differs.
 
         Until it is called first, they wait, and keep what they have.
         """
-        self._find = find
-        self._tell_all()
+        self._offers[to_envoy] = offer
+        for call, stream in list(self._streams.items()):
+            self._tell(call, stream)
 
     def close(self) -> None:
         """Ends all streams."""
@@ -123,26 +117,14 @@ class AdsServer:
             stream.sent.pop(kind, None)  # it may have left out what it did not know
         self._tell(call, stream)
 
-    def _wanted(self, stream: _Stream, kind: str) -> Resources | None:
-        """Returns what a stream is to have of a type; None: that is not known yet."""
-        if stream.is_envoy:
-            return self._resources.get(kind)
-        if self._find is None:
-            return None
-        found = {name: self._find(kind, name) for name in stream.names[kind]}
-        return {name: each for name, each in found.items() if each is not None}
-
-    def _tell_all(self) -> None:
-        for call, stream in list(self._streams.items()):
-            self._tell(call, stream)
-
     def _tell(self, call: StreamCall, stream: _Stream) -> None:
         from google.protobuf import json_format
 
+        offer = self._offers.get(stream.is_envoy)
         for kind in _ORDER:
-            if kind not in stream.names:
+            if offer is None or kind not in stream.names:
                 continue
-            resources = self._wanted(stream, kind)
+            resources = offer(kind, stream.names[kind])
             if resources is None or stream.sent.get(kind) == resources:
                 continue
             stream.num_sent += 1

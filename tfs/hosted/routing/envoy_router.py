@@ -1,8 +1,8 @@
 """Routes requests by Envoy: a process beside this one, told over ADS where models are.
 
 Envoy outlives this process and goes on routing by what it was told; the next one finds it.
-What it has no route for it sends to the router in this process: that knows new models at
-once, waits for those that have no server yet, and says what is wrong with a request.
+What it has no route for it sends to the process's own router, in Python: that knows new models
+at once, waits for those that have no server yet, and says what is wrong with a request.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.routing import envoy_config
-from tfs.hosted.routing.ads import AdsServer
+from tfs.hosted.routing.ads import AdsServer, Resources
 from tfs.hosted.routing.cluster_groups import ClusterGroups, Servers, regrouped
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import Routes
-from tfs.hosted.routing.python_router import PythonRouter
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,6 @@ class EnvoyRouter:
     Args:
         options: How Envoy routes.
         loop: Its thread.
-        own: The router in this process.
         ads: Tells Envoy.
 
     Raises:
@@ -57,15 +55,10 @@ class EnvoyRouter:
     """
 
     def __init__(
-        self,
-        options: EnvoyOptions,
-        loop: ServingLoop,
-        own: PythonRouter,
-        ads: AdsServer,
+        self, options: EnvoyOptions, loop: ServingLoop, ads: AdsServer
     ) -> None:
         self._options = options
         self._loop = loop
-        self._own = own
         self._folder = Path(options.folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._program = find_envoy()
@@ -73,9 +66,8 @@ class EnvoyRouter:
         self._routes: Routes | None = None
         self._groups = ClusterGroups()
         self._is_warming = False  # groups that are new
-        self._ads.set(
-            envoy_config.LISTENER, {"requests": envoy_config.listener(options.address)}
-        )
+        self._listeners = {"requests": envoy_config.listener(options.address)}
+        self._offer({})
         processes = LocalProcesses(
             self._folder, self._command, loop.clock, lambda _: True
         )
@@ -89,10 +81,9 @@ class EnvoyRouter:
         return [ListenerOptions("envoy", address, unix_mode=0o600)]
 
     def methods(self) -> Sequence[RpcMethod]:
-        return [self._ads.method(), *self._own.methods()]
+        return [self._ads.method()]
 
     def set_routes(self, routes: Routes) -> None:
-        self._own.set_routes(routes)
         if routes != self._routes:
             self._routes = routes
             if not self._is_warming:
@@ -113,7 +104,6 @@ class EnvoyRouter:
 
     def close(self) -> None:
         self._loop.post(self._ads.close)
-        self._own.close()
         self._jobs.close()
 
     def _change(self, routes: Routes) -> None:
@@ -146,9 +136,18 @@ class EnvoyRouter:
         clusters = {each: envoy_config.cluster(each, tls) for each in servers}
         at = {each: envoy_config.endpoints(each, at) for each, at in servers.items()}
         table = envoy_config.routes(group_of, hedge_after_s)
-        self._ads.set(envoy_config.CLUSTER, clusters)
-        self._ads.set(envoy_config.ENDPOINTS, at)
-        self._ads.set(envoy_config.ROUTES, {envoy_config.ROUTE_NAME: table})
+        self._offer(
+            {
+                envoy_config.CLUSTER: clusters,
+                envoy_config.ENDPOINTS: at,
+                envoy_config.ROUTES: {envoy_config.ROUTE_NAME: table},
+            }
+        )
+
+    def _offer(self, tables: Mapping[str, Resources]) -> None:
+        """Tells Envoy; of a type that is in no table yet, it keeps what it has."""
+        known = {envoy_config.LISTENER: self._listeners, **tables}
+        self._ads.offer(lambda kind, _: known.get(kind), to_envoy=True)
 
     def _command(self, place: ReplicaPlace) -> Sequence[str]:
         start = envoy_config.bootstrap(self._own_path, self._admin_path)

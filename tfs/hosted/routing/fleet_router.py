@@ -1,4 +1,8 @@
-"""The port that answers requests for models by asking servers that have them."""
+"""The port that has servers answer requests for their models.
+
+A process has a router of its own (:class:`~tfs.hosted.routing.python_router.PythonRouter`), and
+others beside it, which may leave to it what they cannot route.
+"""
 
 from __future__ import annotations
 

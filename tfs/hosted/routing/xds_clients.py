@@ -8,7 +8,7 @@ and no more. All of a model's resources have the model's name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,55 +18,47 @@ from tfs.core.errors import Code
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.routing import envoy_config
-from tfs.hosted.routing.ads import SERVICE, AdsServer
-from tfs.hosted.routing.fleet_router import FleetRouter, Routes
+from tfs.hosted.routing.ads import SERVICE, AdsServer, Resources
+from tfs.hosted.routing.fleet_router import Routes
 
 log = logging.getLogger(__name__)
 
 
 class XdsRouter:
-    """Implements :class:`~tfs.hosted.routing.fleet_router.FleetRouter`: another one, and ADS.
+    """Implements :class:`~tfs.hosted.routing.fleet_router.FleetRouter` in the clients.
 
     Args:
         door: Where clients ask for servers.
         loop: Its thread.
-        router: Routes the requests of all others.
         ads: Tells the clients.
 
     """
 
     def __init__(
-        self,
-        door: ListenerOptions,
-        loop: ServingLoop,
-        router: FleetRouter,
-        ads: AdsServer,
+        self, door: ListenerOptions, loop: ServingLoop, ads: AdsServer
     ) -> None:
         self._door = replace(door, services=frozenset({SERVICE}))
         self._loop = loop
-        self._router = router
         self._ads = ads
         # gRPC takes numbers, not names of hosts, and looking these up blocks.
         self._lookups = ThreadExecutor(1, "look-up-hosts", loop.clock)
 
     @property
     def listeners(self) -> Sequence[ListenerOptions]:
-        return [*self._router.listeners, self._door]
+        return [self._door]
 
     def methods(self) -> Sequence[RpcMethod]:
-        return [*self._router.methods(), self._ads.method()]
+        return [self._ads.method()]
 
     def set_routes(self, routes: Routes) -> None:
-        self._router.set_routes(routes)
         self._lookups.submit(partial(self._look_up, routes))
 
     def drain(self, deadline_s: float) -> bool:
         self._loop.post(self._ads.close)
-        return self._router.drain(deadline_s)
+        return True
 
     def close(self) -> None:
         self._loop.post(self._end)
-        self._router.close()
 
     def _end(self) -> None:
         self._lookups.close(self._loop.clock.now())
@@ -80,27 +72,32 @@ class XdsRouter:
                 places[address] = envoy_config.address_of(address)
             except OSError as error:
                 log.warning("event=no_such_host address=%s problem=%s", address, error)
-        find = partial(_resource, routes, places)
-        self._loop.post(lambda: self._ads.set_named(find))
+        offer = partial(_offer, routes, places)
+        self._loop.post(lambda: self._ads.offer(offer, to_envoy=False))
 
 
-def _resource(
-    routes: Routes, places: Mapping[str, Any], kind: str, model: str
-) -> Mapping[str, Any] | None:
-    """Is a :data:`~tfs.hosted.routing.ads.FindResource`.
+def _offer(
+    routes: Routes, places: Mapping[str, Any], kind: str, models: Collection[str]
+) -> Resources:
+    """Is an :data:`~tfs.hosted.routing.ads.Offer`.
 
     Models that are not there have resources too: of a name without any, gRPC waits for
     some for fifteen seconds.
     """
     if kind == envoy_config.LISTENER:
-        return _listener(model, is_known=model in routes)
+        return {each: _listener(each, is_known=each in routes) for each in models}
     if kind == envoy_config.CLUSTER:
-        return _cluster(model)
+        return {each: _cluster(each) for each in models}
     if kind == envoy_config.ENDPOINTS:
-        addresses = sorted(routes.get(model, ()))
-        at = [places[each] for each in addresses if each in places]
-        return envoy_config.assignment(model, at)
-    return None
+        return {each: _endpoints(each, routes.get(each, ()), places) for each in models}
+    return {}
+
+
+def _endpoints(
+    model: str, addresses: Sequence[str], places: Mapping[str, Any]
+) -> dict[str, Any]:
+    at = [places[each] for each in sorted(addresses) if each in places]
+    return envoy_config.assignment(model, at)
 
 
 def _listener(model: str, *, is_known: bool) -> dict[str, Any]:
