@@ -357,6 +357,7 @@ def test_an_error_comes_as_the_server_told_it() -> None:
     ]
     _, outcomes = pair.ask()
     pair.meet()
+    pair.server.max_outbound_frame_size = 1 << 14
     pair.answer(1, trailers=told)
     error = failed(pair, outcomes)
     assert (error.code, error.retry_after_s) == (Code.RESOURCE_EXHAUSTED, 1.5)
