@@ -75,7 +75,7 @@ class Api:
         self.controller.take(self.state.read())
 
     def place(self, name: str = "m") -> tuple[str, ...]:
-        return self.state.read().fleet.packing[name]
+        return self.state.read().fleet.packing()[name]
 
 
 @pytest.fixture
@@ -373,7 +373,7 @@ def test_new_limits_of_one_server_say_which_models_they_interrupt(api: Api) -> N
     assert resize(60, 2) == []
     assert resize(70, 2) == []
     api.add_model("n")
-    (at,) = api.state.read().fleet.packing["n"]
+    (at,) = api.state.read().fleet.packing()["n"]
     foreign = pb.AddJobRequest(job=at, memory_bytes=90 * MIB)
     assert not controller.simulate(pb.SimulateRequest(add_job=foreign)).notes
 

@@ -29,8 +29,8 @@ from tfs.hosted.snapshot import FleetCopy, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
 JOB = Job("a", 100 * MIB, "gpu", 2, 1, True, ("unix:/a", "unix:/b"), is_down=True)
-MODEL = replace(model("m", 3, 1, 4), partition="gpu", num_replicas=2)
-FLEET = Fleet({"a": JOB}, {"m": MODEL}, {"m": ("a",)})
+MODEL = replace(model("m", 3, 1, 4), partition="gpu", num_replicas=2, placed=("a",))
+FLEET = Fleet({"a": JOB}, {"m": MODEL})
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_prod_takes_the_place_of_temp_and_not_the_other_way(tmp_path: Path) -> N
     with pytest.raises(ResourceExhausted, match="no room"):
         add("temp2", "tim")
     add("prod", "")
-    assert state.read().fleet.packing == {"temp": (), "prod": ("a",)}
+    assert state.read().fleet.packing() == {"temp": (), "prod": ("a",)}
     told = controller.model(pb.GetModelRequest(model="temp", num_changes=1)).changes
     assert told[0].why.startswith("add-model prod; taken from a")
     with pytest.raises(ResourceExhausted, match="no room"):

@@ -155,10 +155,10 @@ def test_a_job_of_temp_has_no_server_while_it_has_no_model() -> None:
         return edits.add_model(replace(model(name, size, number), is_temp=True))
 
     there.apply(edits.add_model(model("prod", 60 * MIB, 2)))
-    assert there.fleet.packing == {"prod": ("any",)}
+    assert there.fleet.packing() == {"prod": ("any",)}
     assert sizes() == (0, 2)
     there.apply(temp("m", 60 * MIB, 3))
-    assert there.fleet.packing["m"] == ("temp",)
+    assert there.fleet.packing()["m"] == ("temp",)
     assert sizes() == (3, 2)
     with pytest.raises(ResourceExhausted):
         there.apply(edits.add_model(model("other", 60 * MIB)))
@@ -219,10 +219,10 @@ def test_a_model_of_temp_has_no_replica_after_a_minute_without_requests() -> Non
     assert run(259, 400, 0.01, **HAS_M) == {}
     assert run(400, 530, 0.0, **HAS_M) == {"m": 0}
     fleet = there.apply(edits.follow_load({"m": 0}))
-    assert (fleet.models["m"].num_replicas, fleet.packing["m"]) == (0, ())
+    assert (fleet.models["m"].num_replicas, fleet.packing()["m"]) == (0, ())
     assert there.apply(edits.empty_job("j")).jobs["j"].num_replicas == 0
     fleet = there.apply(edits.wake("m"))
-    assert (fleet.packing["m"], fleet.jobs["j"].num_replicas) == (("j",), 1)
+    assert (fleet.packing()["m"], fleet.jobs["j"].num_replicas) == (("j",), 1)
     assert there.apply(edits.wake("m")) is fleet
     with pytest.raises(InvalidArgument, match="0 to N for Temp"):
         replace(temp, is_temp=False, min_replicas=0)

@@ -34,13 +34,19 @@ def pack(
     there: Mapping[str, Job],
     before: Mapping[str, tuple[str, ...]],
 ) -> Packing:
-    return packing.pack(Fleet(there, wanted, before))
+    return packing.pack(Fleet(there, placed_at(wanted, before)))
+
+
+def placed_at(
+    wanted: Mapping[str, HostedModel], at: Mapping[str, tuple[str, ...]]
+) -> dict[str, HostedModel]:
+    return {name: replace(m, placed=at.get(name, ())) for name, m in wanted.items()}
 
 
 def free_bytes(
     wanted: Mapping[str, HostedModel], there: Mapping[str, Job], placed: Packing
 ) -> Mapping[str, int]:
-    return packing.free_bytes(Fleet(there, wanted, placed.jobs))
+    return packing.free_bytes(Fleet(there, placed_at(wanted, placed.jobs)))
 
 
 def test_a_model_goes_where_least_room_is_left() -> None:
@@ -246,7 +252,7 @@ def test_one_more_model_goes_where_placing_all_anew_would_put_it() -> None:
     for each in range(80):
         new = replicated(models(**{f"m{each}": draw.randint(1, 30)})[f"m{each}"], 2)
         (model,) = new.values()
-        one = pack_one(model, Fleet(there, wanted, placed))
+        one = pack_one(model, Fleet(there, placed_at(wanted, placed)))
         every = pack({**wanted, **new}, there, placed)
         if one is None:
             break

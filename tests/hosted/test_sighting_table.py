@@ -15,7 +15,7 @@ MODEL = HostedModel("m", "config", 1, generation=7)
 
 def fleet(*at: str) -> Fleet:
     jobs = {name: Job(name, 10, addresses=(name + "1", name + "2")) for name in "ab"}
-    return Fleet(jobs, {"m": MODEL}, {"m": at})
+    return Fleet(jobs, {"m": replace(MODEL, placed=at)})
 
 
 def heard(
@@ -83,7 +83,7 @@ def test_a_model_of_temp_that_lost_its_place_goes() -> None:
 def test_what_is_no_model_any_more_goes() -> None:
     """A job that still has a model that was removed is told nothing of it."""
     made = table(fleet("a"), heard("a1"))
-    gone = replace(fleet("a"), models={}, packing={})
+    gone = replace(fleet("a"), models={})
     assert made.take(gone, heard("a1")) == {"m"}
     assert wanted(made) == {"a": (), "b": ()}
     assert not made.routes
@@ -122,8 +122,8 @@ def test_only_what_changed_is_done_anew() -> None:
     """Nothing of what nobody spoke of; a report's other figures are no change."""
     says = heard("a1")
     made = table(fleet("a"), says)
-    two = {**MODEL_FLEET.models, "n": HostedModel("n", "other", 1)}
-    more = Fleet(MODEL_FLEET.jobs, two, {**MODEL_FLEET.packing, "n": ("b",)})
+    two = {**MODEL_FLEET.models, "n": HostedModel("n", "other", 1, placed=("b",))}
+    more = Fleet(MODEL_FLEET.jobs, two)
     made.take(MODEL_FLEET, says)
     assert made.take(more, says) == {"n"}
     assert made.take(more, says) == set()

@@ -194,7 +194,7 @@ def test_a_job_of_temp_rests_when_its_models_are_gone(bench: Bench) -> None:
     bench.state.change(edits.set_addresses("t", ()))
     bench.look_for(20)
     bench.state.change(edits.add_model(replace(model("y", 60 * MIB), is_temp=True)))
-    assert bench.fleet.packing["y"] == ("t",)
+    assert bench.fleet.packing()["y"] == ("t",)
 
 
 def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:
@@ -361,10 +361,10 @@ def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     bench.jobs.dead.add("a")
     bench.look()
     assert bench.routes == {"m": ("a",)}
-    assert bench.fleet.packing == {"m": ("a",)}
+    assert bench.fleet.packing() == {"m": ("a",)}
     bench.look_for(9)
     assert bench.routes == {"m": ()}
-    assert bench.fleet.packing == {"m": ("b",)}
+    assert bench.fleet.packing() == {"m": ("b",)}
     bench.look()
     bench.look()
     assert bench.routes == {"m": ("b",)}
@@ -403,7 +403,7 @@ def test_a_job_that_comes_back_keeps_what_it_has(bench: Bench) -> None:
     bench.jobs.dead.add("b")
     bench.look_for(10)
     bench.look()
-    assert bench.fleet.packing == {"m": ("a",)}
+    assert bench.fleet.packing() == {"m": ("a",)}
     bench.jobs.dead.clear()
     bench.jobs.told.clear()
     for _ in range(3):

@@ -43,12 +43,11 @@ def model_waits_for(
         )
     if not model.num_replicas:
         return Waiting()  # for the next request
-    placed = state.fleet.packing.get(name, ())
-    if not placed:
+    if not model.placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
     traffic = read_config(model).traffic
     silent, num_answering = "", 0
-    for job in (state.fleet.jobs[each] for each in placed):
+    for job in (state.fleet.jobs[each] for each in model.placed):
         sighting = state.jobs_seen.get(job.name, JobSighting())
         num_answering += len(sighting.answering)
         if not (silent or sighting.answering or job.is_down):
@@ -87,9 +86,9 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
         return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
     if any(each != (job.memory_bytes, job.cpus) for each in seen.limits):
         return Waiting("replicas to be started again with its limits")
-    for each, placed in state.fleet.packing.items():
+    for each, model in state.fleet.models.items():
         replicas = state.models_seen.get(each, {})
-        for address in seen.answering if name in placed else ():
+        for address in seen.answering if name in model.placed else ():
             there = replicas.get(address, ReplicaSighting())
             if there.primary is None and not there.problem:
                 return Waiting(f"{each} to answer on {address}")
@@ -131,7 +130,7 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.instance = "temp" if found.is_temp else "prod"
         if state.fleet.num_placed(name) < found.num_replicas:
             report.num_replicas = num_copies(found, num_servers(state.fleet.jobs))
-        report.jobs.extend(state.fleet.packing[name])
+        report.jobs.extend(found.placed)
         for version, how in found.quarantined.items():
             report.quarantined[int(version)] = how
     seen = state.models_seen.get(name, {})
@@ -158,7 +157,9 @@ _OF_JOB: Final = (
 def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
     """Returns the jobs of a fleet, and how they fare now."""
     free = free_bytes(fleet)
-    num_models = Counter(each for placed in fleet.packing.values() for each in placed)
+    num_models = Counter(
+        each for model in fleet.models.values() for each in model.placed
+    )
     return [
         pb.JobInfo(
             job=name,
@@ -186,9 +187,9 @@ def fleet(state: Snapshot) -> pb.FleetInfo:
 def simulation(now: Snapshot, after: Fleet, notes: Sequence[str]) -> pb.Simulation:
     """Returns what would be different in ``after``."""
     report = pb.Simulation(jobs=jobs(now, after), notes=notes)
-    before = now.fleet
-    for name in sorted({*before.models, *after.models}):
-        was, placed = before.packing.get(name, ()), after.packing.get(name, ())
+    before, old, new = now.fleet, now.fleet.packing(), after.packing()
+    for name in sorted({*old, *new}):
+        was, placed = old.get(name, ()), new.get(name, ())
         if set(was) != set(placed):
             size = (after.models.get(name) or before.models[name]).memory_bytes
             report.moves.add(

@@ -227,7 +227,7 @@ def _put_job(job: Job, fleet: Fleet) -> Edit:
     before = fleet.jobs.get(job.name)
     if before is None or not job.is_ours:
         return edit
-    alone = sorted(each for each, at in fleet.packing.items() if at == (job.name,))
+    alone = sorted(n for n, each in fleet.models.items() if each.placed == (job.name,))
     same_limits = (before.memory_bytes, before.cpus) == (job.memory_bytes, job.cpus)
     if same_limits or not alone or edit.apply(fleet).jobs[job.name].num_replicas > 1:
         return edit

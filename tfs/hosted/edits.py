@@ -74,7 +74,7 @@ def empty_job(name: str) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         job = fleet.jobs.get(name)
-        is_used = any(name in placed for placed in fleet.packing.values())
+        is_used = any(name in model.placed for model in fleet.models.values())
         if job is None or not job.may_go or is_used:
             return fleet
         if job.is_leaving:
@@ -121,15 +121,13 @@ def add_model(model: HostedModel) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
-        after = _with_models(fleet, {model.name: model})
         at = pack_one(model, fleet)
         if at is not None:
             # Nobody else moves, which is soon found out among ten thousand.
-            packing = {**fleet.packing, model.name: at}
-            alone = replace(after, packing=packing)
+            alone = _with_models(fleet, {model.name: replace(model, placed=at)})
             if _sized(alone) == fleet.jobs:
                 return alone
-        return _complete(fleet, after)
+        return _complete(fleet, _with_models(fleet, {model.name: model}))
 
     asked = 0 if model.copies_by_default else model.min_replicas
     return Edit(f"add-model {model.name}", apply, model=model.name, num_servers=asked)
@@ -296,11 +294,12 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
     Raises ResourceExhausted where one that had a place, or asks for one, has none; those of
     Temp that are not asked for give way.
     """
+    asked = after.models
     after, shortfall = _settled(after)
     servers = num_servers(before.jobs)
     for name in sorted(shortfall):
         short, model, was = shortfall[name], after.models[name], before.models.get(name)
-        if model.is_temp and model is was:
+        if model.is_temp and asked[name] is was:
             continue
         if was and short <= num_copies(was, servers) - before.num_placed(name):
             continue
@@ -321,12 +320,22 @@ def _placed(fleet: Fleet) -> Fleet:
 
 def _settled(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
     """Places models, and gives jobs the replicas that these want; says what is short."""
-    found = pack(fleet)
-    jobs = _sized(replace(fleet, packing=found.jobs))
+    fleet, shortfall = _packed(fleet)
+    jobs = _sized(fleet)
     if jobs != fleet.jobs:
-        fleet = replace(fleet, jobs=jobs, packing=found.jobs)
-        found = pack(fleet)
-    return replace(fleet, packing=found.jobs), found.shortfall
+        fleet, shortfall = _packed(replace(fleet, jobs=jobs))
+    return fleet, shortfall
+
+
+def _packed(fleet: Fleet) -> tuple[Fleet, Mapping[str, int]]:
+    """Places models; one that goes nowhere else is the same object as before."""
+    found, models = pack(fleet), fleet.models
+    moved = {
+        name: replace(models[name], placed=at)
+        for name, at in found.jobs.items()
+        if set(at) != set(models[name].placed)
+    }
+    return _with_models(fleet, moved), found.shortfall
 
 
 def _sized(fleet: Fleet) -> Mapping[str, Job]:
@@ -335,10 +344,9 @@ def _sized(fleet: Fleet) -> Mapping[str, Job]:
         return fleet.jobs
     servers = num_servers(fleet.jobs)
     wanted: dict[str, int] = {}
-    for name, placed in fleet.packing.items():
-        number = num_copies(fleet.models[name], servers) if placed else 0
-        for each in placed:
-            wanted[each] = max(wanted.get(each, 0), number)
+    for model in fleet.models.values():
+        for each in model.placed:
+            wanted[each] = max(wanted.get(each, 0), num_copies(model, servers))
     jobs = dict(fleet.jobs)
     for name, number in wanted.items():
         job = jobs[name]

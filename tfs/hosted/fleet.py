@@ -1,4 +1,4 @@
-"""The wanted state of a fleet: its serving jobs, its models, and their packing.
+"""The wanted state of a fleet: its serving jobs, its models, and where these are placed.
 
 It is a value: every change makes a new one. What is really loaded is in
 :mod:`~tfs.hosted.reports`.
@@ -89,6 +89,9 @@ class HostedModel:
     max_replicas: int = 1  # when load asks for so many
     partition: str = ""  # of the jobs on which it may be placed
     num_replicas: int = 1  # now; it is placed on jobs until they have so many together
+    placed: tuple[
+        str, ...
+    ] = ()  # the jobs on which it should be; none: it fits nowhere
     generation: int = 1  # counts what users changed
     is_on_demand: bool = False  # servers load it at its first request
     cpus: float = 0.0  # that one replica keeps busy; 0 if nobody said so
@@ -121,12 +124,14 @@ class Fleet:
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     models: Mapping[str, HostedModel] = field(default_factory=dict)
-    # The jobs on which each model should be; none for one that fits nowhere.
-    packing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def num_placed(self, name: str) -> int:
         """Returns how many servers a model is placed on."""
-        return sum(self.jobs[job].num_replicas for job in self.packing[name])
+        return sum(self.jobs[job].num_replicas for job in self.models[name].placed)
+
+    def packing(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the jobs on which each model should be."""
+        return {name: model.placed for name, model in self.models.items()}
 
 
 def replaced(

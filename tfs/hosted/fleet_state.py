@@ -36,7 +36,6 @@ from tfs.hosted.snapshot import (
     Snapshot,
     followed,
     merged,
-    model_row,
     row_of,
     write,
 )
@@ -261,7 +260,7 @@ def _note_refusal(
 ) -> None:
     if edit.model:
         model = fleet.models.get(edit.model)
-        row = model_row(model, fleet.packing[edit.model]) if model else None
+        row = row_of(model) if model else None
         why = f"{edit.why}; refused: {error.message}"
         transaction.put(MODEL, edit.model, row, why)
 

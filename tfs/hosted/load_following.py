@@ -108,7 +108,7 @@ class Scaling:
         None if a server that should have the model says nothing, or none answers for it.
         """
         load: float | None = None
-        for job in fleet.packing.get(name, ()):
+        for job in fleet.models[name].placed:
             for address in fleet.jobs[job].addresses if job in fleet.jobs else ():
                 pair = self._pairs.get(address)
                 if pair is None or pair[0].started_s != pair[1].started_s:

@@ -44,7 +44,7 @@ def pack(fleet: Fleet) -> Packing:
         return found
     packer = _Packer(fleet.models, fleet.jobs)
     packer.keep(_placed(replace(fleet, models=prod)).jobs)
-    packer.keep(fleet.packing)  # models of Temp
+    packer.keep(fleet.packing())  # models of Temp
     packer.fill({})
     return packer.packing()
 
@@ -52,8 +52,8 @@ def pack(fleet: Fleet) -> Packing:
 def pack_one(model: HostedModel, fleet: Fleet) -> tuple[str, ...] | None:
     """Returns where a new model goes while all others stay; None if that does not do."""
     packer = _Packer({model.name: model}, fleet.jobs)
-    for name, at in fleet.packing.items():
-        packer.occupy(fleet.models[name], at)
+    for each in fleet.models.values():
+        packer.occupy(each, each.placed)
     packer.fill({})
     found = packer.packing()
     return None if found.shortfall else found.jobs[model.name]
@@ -61,12 +61,12 @@ def pack_one(model: HostedModel, fleet: Fleet) -> tuple[str, ...] | None:
 
 def _placed(fleet: Fleet) -> Packing:
     packer = _Packer(fleet.models, fleet.jobs)
-    packer.keep(fleet.packing)
+    packer.keep(fleet.packing())
     packer.fill({})
     found = packer.packing()
     # A model that has a place keeps it. A full fleet takes no model away for another.
     placed = [name for name, at in found.jobs.items() if at]
-    for preferred in (fleet.packing, {}):
+    for preferred in (fleet.packing(), {}):
         if not found.shortfall:
             break
         packed = _Packer(fleet.models, fleet.jobs)
@@ -82,11 +82,10 @@ def _placed(fleet: Fleet) -> Packing:
 def free_bytes(fleet: Fleet) -> dict[str, int]:
     """Returns how much of each job's memory is free; negative if it has too many models."""
     rooms = {name: _Room(job) for name, job in fleet.jobs.items()}
-    for name, placed in fleet.packing.items():
-        if (model := fleet.models.get(name)) is not None:
-            for job in placed:
-                if job in rooms:
-                    rooms[job].put(model)
+    for model in fleet.models.values():
+        for job in model.placed:
+            if job in rooms:
+                rooms[job].put(model)
     return {name: room.free_bytes for name, room in rooms.items()}
 
 

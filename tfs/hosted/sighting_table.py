@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from tfs.hosted.fleet import Fleet, replaced
+from tfs.hosted.fleet import Fleet, HostedModel, replaced
 from tfs.hosted.reports import (
     NOTHING,
     Configs,
@@ -43,10 +43,7 @@ class SightingTable:
     def take(self, fleet: Fleet, heard: Mapping[str, JobReport]) -> set[str]:
         """Brings the table up to date; returns the names of models that may differ."""
         before, self._fleet = self._fleet, fleet
-        changed = {
-            *replaced(before.models, fleet.models),
-            *replaced(before.packing, fleet.packing),
-        }
+        changed = set(replaced(before.models, fleet.models))
         if fleet.jobs is not before.jobs and fleet.jobs != before.jobs:
             changed |= {*fleet.models, *self._seen}
             self._job_at = {
@@ -108,7 +105,7 @@ class SightingTable:
             elif not model.num_replicas:
                 self.routes[name] = ()
             else:
-                jobs = self._jobs_of(name, said)
+                jobs = self._jobs_of(model, said)
                 stay = [each for each in said if self._job_at.get(each) in jobs]
                 self.routes[name] = tuple(stay or said or answering)
             for job in self._wanted_by.pop(name, jobs) | jobs:
@@ -122,11 +119,13 @@ class SightingTable:
                 both = {**self.wanted[job], **edit}
                 self.wanted[job] = {n: c for n, c in both.items() if c is not None}
 
-    def _jobs_of(self, name: str, answering: Collection[str]) -> frozenset[str]:
+    def _jobs_of(
+        self, model: HostedModel, answering: Collection[str]
+    ) -> frozenset[str]:
         """Returns the jobs that should have a model, by who answers for it."""
-        placed = self._fleet.packing.get(name, ())
+        placed = model.placed
         jobs = {each for each in placed if each in self._fleet.jobs}
-        if not placed and self._fleet.models[name].is_temp:
+        if not placed and model.is_temp:
             return frozenset()  # others need what it had
         if not placed or not all(self._is_there(each, answering) for each in placed):
             # A model of Prod without any place, too, goes on serving where it serves.

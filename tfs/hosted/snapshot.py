@@ -54,19 +54,9 @@ def row_of(value: object) -> str:
     return json.dumps(value, default=_fields)
 
 
-def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
-    """Returns what is kept of a model."""
-    return row_of({"placed": placed, **_fields(model)})
-
-
 def _fields(value: Any) -> dict[str, Any]:
     # Without the copies that ``asdict`` makes.
     return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-def _read_model(form: dict[str, Any]) -> tuple[HostedModel, tuple[str, ...]]:
-    placed = tuple(form.pop("placed", ()))
-    return _made(HostedModel, form), placed
 
 
 def _made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
@@ -79,7 +69,7 @@ def _frozen(value: Any) -> Any:
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     JOB: partial(_made, Job),
-    MODEL: _read_model,
+    MODEL: partial(_made, HostedModel),
     MODEL_SEEN: lambda form: {n: _made(ReplicaSighting, f) for n, f in form.items()},
     JOB_SEEN: lambda form: JobSighting(*map(_frozen, form)),
 }
@@ -108,11 +98,7 @@ def followed(last: Snapshot, feed: Feed) -> Snapshot:
             rows[change.kind][change.key] = value
     fleet = start.fleet
     if feed.is_snapshot or rows[JOB] or rows[MODEL]:
-        fleet = Fleet(
-            merged(fleet.jobs, rows[JOB]),
-            merged(fleet.models, {n: m and m[0] for n, m in rows[MODEL].items()}),
-            merged(fleet.packing, {n: m and m[1] for n, m in rows[MODEL].items()}),
-        )
+        fleet = Fleet(merged(fleet.jobs, rows[JOB]), merged(fleet.models, rows[MODEL]))
     return Snapshot(
         feed.revision,
         fleet,
@@ -140,18 +126,13 @@ def write(
             row = None if job is None else row_of(job)
             transaction.put(JOB, name, row, reason)
     free = functools.cache(lambda: free_bytes(after))  # asked for if anything moves
-    for name in {
-        **replaced(old.models, after.models),
-        **replaced(old.packing, after.packing),
-    }:
+    for name in replaced(old.models, after.models):
         model = after.models.get(name)
         if model is None:
             transaction.put(MODEL, name, None, reason)
-            continue
-        placed, was = after.packing.get(name, ()), old.packing.get(name, ())
-        if model != old.models.get(name) or set(placed) != set(was):
+        elif model != old.models.get(name):
             why = reason + _moves(old, after, model, free)
-            transaction.put(MODEL, name, model_row(model, placed), why)
+            transaction.put(MODEL, name, row_of(model), why)
     return replace(
         before, revision=transaction.revision or before.revision, fleet=after
     )
@@ -161,7 +142,8 @@ def _moves(
     old: Fleet, new: Fleet, model: HostedModel, free: Callable[[], Mapping[str, int]]
 ) -> str:
     """Returns why a model is where it is, for the history; empty if it did not move."""
-    placed, was = new.packing.get(model.name, ()), old.packing.get(model.name, ())
+    before = old.models.get(model.name)
+    placed, was = model.placed, before.placed if before else ()
     if not model.num_replicas:
         return ""
     said = ""
@@ -175,7 +157,7 @@ def _moves(
     num, wanted = new.num_placed(model.name), model.num_replicas
     if placed and num < wanted:
         said += f"; on {num} of {wanted} servers: there are no more for it"
-    if not placed and (was or model.name not in old.models):
+    if not placed and (was or not before):
         said += "; no job has room for it"
     return said
 
@@ -204,9 +186,7 @@ class FleetCopy:
             return
         self._kept = fleet
         jobs = [row_of(each) for each in fleet.jobs.values()]
-        models = [
-            _kept_row(each, fleet.packing[name]) for name, each in fleet.models.items()
-        ]
+        models = [_kept_row(each) for each in fleet.models.values()]
         num_jobs, revision = len(jobs), snapshot.revision
         head = {"format": _COPY_FORMAT, "revision": revision, "jobs": num_jobs}
         lines = "\n".join([json.dumps(head), *jobs, *models])
@@ -231,11 +211,9 @@ class FleetCopy:
         except (OSError, ValueError, KeyError, TypeError, DataLoss) as error:
             log.warning("event=fleet_copy_unread path=%s problem=%s", self._path, error)
             return None
-        named = {each.name: each for each, _ in models}
-        packing = {each.name: placed for each, placed in models}
-        fleet = Fleet({each.name: each for each in jobs}, named, packing)
-        return Snapshot(revision, fleet)
+        named = ({each.name: each for each in found} for found in (jobs, models))
+        return Snapshot(revision, Fleet(*named))
 
 
 # Of ten thousand models, few are other ones than when the copy was last written.
-_kept_row = functools.lru_cache(maxsize=1 << 14)(model_row)
+_kept_row = functools.lru_cache(maxsize=1 << 14)(row_of)

@@ -74,7 +74,7 @@ def test_a_day_notices_what_must_not_be(
             changed = take(table, fleet, heard)
             table.routes = {
                 name: tuple(each for job in at for each in fleet.jobs[job].addresses)
-                for name, at in fleet.packing.items()
+                for name, at in fleet.packing().items()
             }
             return changed
 
