@@ -353,11 +353,14 @@ def test_an_error_comes_as_the_server_told_it() -> None:
         (b"grpc-status", b"8"),
         (b"grpc-message", b"100%25 f%C3%BCll"),
         (b"grpc-status-details-bin", base64.b64encode(details).rstrip(b"=")),
-        (b"in-parts", b"x" * 30_000),
     ]
     _, outcomes = pair.ask()
     pair.meet()
-    pair.server.max_outbound_frame_size = 1 << 14
+    half = encode_literal(b"grpc-message", b"of who is gone")
+    pair.client.receive(
+        frames.frame(FrameType.HEADERS, 0, 99, half)
+        + frames.frame(FrameType.CONTINUATION, frames.END_HEADERS, 99, half)
+    )
     pair.answer(1, trailers=told)
     error = failed(pair, outcomes)
     assert (error.code, error.retry_after_s) == (Code.RESOURCE_EXHAUSTED, 1.5)
