@@ -425,6 +425,16 @@ def test_jobs_come_and_go_by_requests(api: Api) -> None:
         api.ask(pb.AddJobRequest(job="x", memory_bytes=MIB, num_replicas=2))
 
 
+@pytest.mark.parametrize("address", ["dns:///h:1", "http://h:1", "h:99999", "::1"])
+def test_a_job_is_added_by_an_address_that_routers_can_use(
+    api: Api, address: str
+) -> None:
+    """What only some of a fleet's processes would understand is refused."""
+    asked = pb.AddJobRequest(job=address, memory_bytes=MIB)
+    with pytest.raises(InvalidArgument):
+        api.ask(asked)
+
+
 @pytest.mark.parametrize("name", ["../x", "..", "a/b", "a b"])
 def test_a_job_that_runs_here_is_named_so_that_it_has_a_folder(
     api: Api, name: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sources.version_policy import list_versions
+from tfs.client.arguments import checked_address
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -39,6 +40,7 @@ from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
 # The loss of any two servers loses no model of Prod.
+_SCHEME: Final = re.compile(r"(dns|ipv[46]|xds|vsock|unix-abstract):").match  # of grpc
 _PROD_COPIES: Final = 3
 _TEMP_COPIES: Final = 2
 
@@ -206,6 +208,10 @@ class EditReader:
             raise InvalidArgument(
                 f"{asked.job!r} names a folder where its servers run: choose a name of "
                 "letters, digits, '.', '_' and '-'"
+            )
+        if not is_ours and _SCHEME(checked_address(asked.job)):
+            raise InvalidArgument(
+                f"{asked.job}: give the server's address as HOST:PORT or unix:/path"
             )
         return Job(
             asked.job,
