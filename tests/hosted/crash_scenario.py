@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class KeptServers:
         scratch.write_text(json.dumps(self.configs | {address: told}))
         scratch.replace(self._path)
 
-    def forget(self, address: str) -> None:
+    def keep(self, addresses: Collection[str]) -> None:
         pass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Jobs:
         self.loading: set[str] = set()
         self.told: list[tuple[str, tuple[str, ...]]] = []
         self.asked: list[str] = []
-        self.forgotten: list[str] = []
+        self.kept: set[str] = set()
         self.messages: list[admin_service_pb2.AspireRequest] = []
         self.errors: dict[str, str] = {}
         self.are_behind = False
@@ -76,8 +76,8 @@ class Jobs:
         self.told.append((address, names))
         self.served[address] = list(names)
 
-    def forget(self, address: str) -> None:
-        self.forgotten.append(address)
+    def keep(self, addresses: Collection[str]) -> None:
+        self.kept = set(addresses)
 
 
 class Bench:
@@ -450,7 +450,7 @@ def test_a_job_that_leaves_serves_until_others_do(bench: Bench) -> None:
     bench.look()
     assert set(bench.fleet.jobs) == {"b"}
     assert bench.jobs.served == {"a": [], "b": ["m"]}
-    assert bench.jobs.forgotten == ["a"]
+    assert bench.jobs.kept == {"b"}
 
 
 def test_a_job_that_leaves_stays_while_it_is_not_known_what_it_serves(
@@ -473,7 +473,7 @@ def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
     bench.look()
     bench.state.change(edits.drain_job("a", force=True))
     bench.look()
-    assert bench.jobs.forgotten == ["a"]
+    assert bench.jobs.kept == {"b"}
     assert bench.routes == {"m": ()}
     bench.look()
     assert bench.routes == {"m": ("b",)}
@@ -487,7 +487,7 @@ def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> No
     bench.look()
     bench.state.change(edits.drain_job("a", force=True))
     bench.look()
-    assert bench.jobs.forgotten == ["a"]
+    assert bench.jobs.kept == {"b"}
 
     def remove(address: str) -> None:
         bench.jobs.on_asked = lambda _: None
@@ -497,7 +497,7 @@ def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> No
     bench.jobs.on_asked = remove
     waiting.run_held()  # a's question, then b's, which b does not outlive
     assert bench.jobs.asked == ["b"]
-    assert bench.jobs.forgotten == ["a", "b", "b"]
+    assert bench.jobs.kept == set()
 
 
 def test_a_router_beside_the_synchronizer_tells_nothing(tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_a_store_that_is_lost_takes_no_route_and_no_model_away(bench: Bench) -> 
         with pytest.raises(FailedPrecondition, match="at revision 0"):
             bench.look()
     assert bench.routes == {"m": ("a",)}
-    assert (bench.jobs.told, bench.jobs.forgotten) == (told, [])
+    assert (bench.jobs.told, bench.jobs.kept) == (told, {"a", "b"})
     for each in files:
         (bench.path / f"kept-{each.name}").rename(each)
     bench.look()

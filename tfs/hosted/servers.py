@@ -44,8 +44,8 @@ class JobClient(Protocol):
         """Tells a server what to serve; returns when it is on that server's disk."""
         ...
 
-    def forget(self, address: str) -> None:
-        """Closes the connection to a removed job; calls under way go on to their end."""
+    def keep(self, addresses: Collection[str]) -> None:
+        """Closes all other connections; calls under way there go on to their end."""
         ...
 
 
@@ -103,8 +103,8 @@ class Servers:
         self._servers: dict[str, Server] = {}
         self._asked_s = clock.now()
 
-    def ask(self, addresses: Iterable[str]) -> Collection[str]:
-        """Asks these servers for their models; forgets all others and returns them.
+    def ask(self, addresses: Iterable[str]) -> None:
+        """Asks these servers for their models; forgets all others.
 
         One that has not answered the last question yet, or rests, is not asked again.
         """
@@ -113,15 +113,14 @@ class Servers:
         for server in self._servers.values():
             server.silent_s += min(now_s - before_s, self._most_s)
         wanted = dict.fromkeys(addresses)
-        gone = [each for each in self._servers if each not in wanted]
-        for address in gone:
+        for address in self._servers.keys() - wanted.keys():
             del self._servers[address]
+        self._client.keep(wanted)
         for address in wanted:
             server = self._servers.setdefault(address, Server())
             if now_s >= server.ask_at_s:
                 server.ask_at_s = math.inf
                 self._executor.submit(partial(self._ask, address, server))
-        return gone
 
     def heard(self, down_after_s: float) -> Mapping[str, JobReport]:
         """Returns what each server said; nothing of those silent for so long."""
@@ -182,7 +181,6 @@ class Servers:
             self._note_problem(address, server, error)
         finally:
             server.ask_at_s = self._clock.now() + rest_s
-            self._close_if_gone(address, server)
         if before != server.heard:
             self._on_news()
 
@@ -214,17 +212,11 @@ class Servers:
             log.info("event=job_told address=%s models=%d changed=%s", *told)
         finally:
             server.tell_at_s = self._clock.now() + rest_s
-            self._close_if_gone(address, server)
         if server.told is wanted:
             self._on_news()
 
     def _is_gone(self, address: str, server: Server) -> bool:
         return self._servers.get(address) is not server
-
-    def _close_if_gone(self, address: str, server: Server) -> None:
-        """Closes the connection that a call opened whose server was removed meanwhile."""
-        if self._is_gone(address, server):
-            self._client.forget(address)
 
     def _note_problem(self, address: str, server: Server, error: ServingError) -> None:
         if server.problem != str(error):

@@ -114,7 +114,6 @@ class Synchronizer:
         holder: str = "",
     ) -> None:
         self._state = state
-        self._client = client
         self._on_routes = on_routes
         self._clock = clock
         self._options = options or SynchronizerOptions()
@@ -245,12 +244,8 @@ class Synchronizer:
 
     def _ask_all(self, fleet: Fleet) -> Mapping[str, JobReport]:
         """Asks all servers, and tells routers; returns the reports of those that answer."""
-        gone = self._servers.ask(
-            each for job in fleet.jobs.values() for each in job.addresses
-        )
+        self._servers.ask(each for job in fleet.jobs.values() for each in job.addresses)
         heard = self._see(fleet)
-        for address in gone:  # after no more requests go there
-            self._client.forget(address)
         return {at: each for at, each in heard.items() if not each.is_silent}
 
     def _see(self, fleet: Fleet) -> Mapping[str, JobReport]:

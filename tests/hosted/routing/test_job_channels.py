@@ -59,8 +59,8 @@ def job() -> Iterator[Job]:
 def test_a_job_that_is_let_go_answers_what_it_was_asked(job: Job) -> None:
     """The channel closes behind the last call, not under it."""
     early = job.ask()
-    job.channels.forget(job.address)
-    job.channels.forget(job.address)
+    job.channels.keep(())
+    job.channels.keep(())
     job.may_answer.set()
     early.result(PATIENCE_S)
     job.ask().result(PATIENCE_S)
@@ -69,6 +69,6 @@ def test_a_job_that_is_let_go_answers_what_it_was_asked(job: Job) -> None:
 def test_closing_ends_calls_also_of_jobs_let_go(job: Job) -> None:
     """Whoever closes waits for nobody."""
     asked = job.ask()
-    job.channels.forget(job.address)
+    job.channels.keep(())
     job.channels.close()
     assert isinstance(asked.exception(PATIENCE_S), Cancelled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -138,7 +138,7 @@ class VirtualServers:
                 self._break(f"I9: {name} of another partition is on {address}")
         self._follow(server)
 
-    def forget(self, address: str) -> None:
+    def keep(self, addresses: Collection[str]) -> None:
         pass
 
     def take_routes(self, routes: Mapping[str, tuple[str, ...]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Collection
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -40,7 +41,7 @@ class JobChannels:
         # Guards the next two; leaf.
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
-        # Those that were forgotten and still have calls, too. A call holds its channel,
+        # Those that were let go and still have calls, too. A call holds its channel,
         # which closes when nothing does any more.
         self._open: weakref.WeakSet[grpc.Channel] = weakref.WeakSet()
 
@@ -74,10 +75,11 @@ class JobChannels:
         except Unavailable as error:
             raise Aborted(error.message) from error
 
-    def forget(self, address: str) -> None:
-        """Closes the channel to a job, if it is open, once its calls have ended."""
+    def keep(self, addresses: Collection[str]) -> None:
+        """Closes the channels to all others, once their calls have ended."""
         with self._lock:
-            self._channels.pop(address, None)
+            for each in self._channels.keys() - addresses:
+                del self._channels[each]
 
     def close(self) -> None:
         """Closes all channels, which ends the calls under way; idempotent."""
