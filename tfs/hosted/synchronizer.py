@@ -190,7 +190,8 @@ class Synchronizer:
             if not self._last.revision:
                 self._last = self._state.copy.read() or self._last
         fleet = self._last.fleet
-        reports = self._ask_all(fleet)
+        self._servers.ask(each for job in fleet.jobs.values() for each in job.addresses)
+        reports = self._see(fleet)
         if trouble is not None:
             raise trouble
         if self._options.only_routes or not self._take_lease():
@@ -242,20 +243,17 @@ class Synchronizer:
     def _change(self, edit: Edit) -> Fleet:
         return self._state.change(edit, self._lease).fleet
 
-    def _ask_all(self, fleet: Fleet) -> Mapping[str, JobReport]:
-        """Asks all servers, and tells routers; returns the reports of those that answer."""
-        self._servers.ask(each for job in fleet.jobs.values() for each in job.addresses)
-        heard = self._see(fleet)
-        return {at: each for at, each in heard.items() if not each.is_silent}
-
     def _see(self, fleet: Fleet) -> Mapping[str, JobReport]:
-        """Tells routers what follows from what servers said; these are told after that."""
+        """Tells routers what follows from what servers said; these are told after that.
+
+        Returns the reports of those that answer.
+        """
         heard = self._servers.heard(self._options.down_after_s)
         self._unnoted |= self._table.take(fleet, heard)
         if self._routed != self._table.routes:
             self._routed = dict(self._table.routes)
             self._on_routes(self._routed)
-        return heard
+        return {at: each for at, each in heard.items() if not each.is_silent}
 
     def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
         epoch = self._lease.epoch if self._lease else 0

@@ -63,7 +63,7 @@ class EnvoyRouter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._program = find_envoy()
         self._ads = ads
-        self._routes: Routes | None = None
+        self._routes: Routes = {}
         self._groups = ClusterGroups()
         self._is_warming = False  # groups that are new
         self._listeners = {"requests": envoy_config.listener(options.address)}
@@ -84,10 +84,9 @@ class EnvoyRouter:
         return [self._ads.method()]
 
     def set_routes(self, routes: Routes) -> None:
-        if routes != self._routes:
-            self._routes = routes
-            if not self._is_warming:
-                self._change(routes)
+        self._routes = routes
+        if not self._is_warming:
+            self._change(routes)
 
     def drain(self, deadline_s: float) -> bool:
         """Has Envoy take no new connections, and waits for its requests."""
@@ -124,7 +123,7 @@ class EnvoyRouter:
         if not before.keys() <= self._groups.servers.keys():
             # Envoy drops what nothing leads to when it has the routes without it.
             self._loop.call_at(self._loop.clock.now() + _WARM_S, self._tidy)
-        if self._routes is not None and self._routes is not routes:
+        if self._routes is not routes:
             self._change(self._routes)
 
     def _tidy(self) -> None:
