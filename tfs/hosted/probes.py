@@ -20,7 +20,7 @@ from sources.storage.file_system import AnyFileSystem, is_remote, local_path
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, FailedPrecondition, ServingError
-from tfs.core.version_directory import payload_files, read_manifest
+from tfs.core.version_directory import payload_files
 from tfs.hosted.fleet import (
     HostedModel,
     ModelConfig,
@@ -193,7 +193,4 @@ def size_of(path: str) -> int:
     if is_remote(path):
         return sum(RemoteFileSystem().file_sizes(path).values())
     path = local_path(path)
-    try:
-        return sum(each.size_bytes for each in read_manifest(path).files.values())
-    except ServingError:  # a directory without a manifest
-        return sum(os.path.getsize(f"{path}/{each}") for each in payload_files(path))
+    return sum(os.path.getsize(f"{path}/{each}") for each in payload_files(path))
