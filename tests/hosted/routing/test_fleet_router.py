@@ -21,8 +21,9 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
+from tfs.hosted.routing import envoy_config
 from tfs.hosted.routing.ads import AdsServer
-from tfs.hosted.routing.envoy_config import EnvoyOptions
+from tfs.hosted.routing.envoy_config import EnvoyOptions, address_of
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter
 from tfs.hosted.routing.job_requests import JobRequests
@@ -67,10 +68,11 @@ class Bench:
         )
 
     def make(self, folder: Path) -> list[FleetRouter]:
-        listeners = [ListenerOptions("listen", self.address)]
-        own = PythonRouter(listeners, self.loop, JobRequests(self.loop), 0.5)
+        jobs = JobRequests(self.loop)
         if self.kind == "python":
-            return [own]
+            listeners = [ListenerOptions("listen", self.address)]
+            return [PythonRouter(listeners, self.loop, jobs, 0.5)]
+        own = PythonRouter([], self.loop, jobs, 0.5)
         options = EnvoyOptions(self.address, f"{folder}/envoy", HEDGE_AFTER_S)
         return [own, EnvoyRouter(options, self.loop, AdsServer())]
 
@@ -295,6 +297,26 @@ def test_other_routes_interrupt_no_request(bench: Bench) -> None:
 
     assert load(bench, meanwhile) == []
     assert {bench.ask("m") for _ in range(9)} == {"a:"}
+
+
+def test_a_host_that_is_not_found_keeps_no_other_server_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests go to the servers that can be found, and by later routes."""
+    bench.route(m="a")
+    lost = bench.servers["c"].address
+
+    def fail(address: str) -> dict[str, Any]:
+        if address == lost:
+            raise OSError("no such host")
+        return address_of(address)
+
+    monkeypatch.setattr(envoy_config, "address_of", fail)
+    for names in ("bc", "b", "ac"):
+        found = tuple(bench.servers[each].address for each in names)
+        # Envoy alone is told, so that the router beside it does not answer in its place.
+        bench.loop.post(partial(bench.routers[-1].set_routes, {"m": found}))
+        bench.until(partial(bench._is_on, "m", names))
 
 
 def test_a_late_request_is_answered_by_a_second_server(bench: Bench) -> None:

@@ -10,8 +10,9 @@ fail. (Envoy's budget holds for hedges and for retries alike.)
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from typing import Any, Final
 from tfs.core.errors import InvalidArgument
 from tfs.hosted.routing.fleet_router import FORWARDED
 from tfs.hosted.routing.job_connection import TlsFiles
+
+log = logging.getLogger(__name__)
 
 _TYPES: Final = "type.googleapis.com/"
 CLUSTER: Final = f"{_TYPES}envoy.config.cluster.v3.Cluster"
@@ -137,11 +140,6 @@ def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
     return made
 
 
-def endpoints(name: str, addresses: Sequence[str]) -> dict[str, Any]:
-    """Returns the servers of a group; may block, as ``address_of``."""
-    return assignment(name, [address_of(each) for each in addresses])
-
-
 def listener(address: str) -> dict[str, Any]:
     """Returns where requests come in, and how their model is found."""
     made = manager(
@@ -236,7 +234,7 @@ def _action(route: dict[str, Any]) -> dict[str, Any]:
     return {"action": {"name": "route", "typed_config": config}}
 
 
-def assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def assignment(name: str, addresses: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Returns the servers of a group, whose addresses ``address_of`` made."""
     return {
         "cluster_name": name,
@@ -262,6 +260,17 @@ def address_of(text: str) -> dict[str, Any]:
     except ValueError:
         host = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def places(addresses: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns ``address_of`` each whose host is found, by address; may block."""
+    found = {}
+    for each in addresses:
+        try:
+            found[each] = address_of(each)
+        except OSError as error:
+            log.warning("event=no_such_host address=%s problem=%s", each, error)
+    return found
 
 
 def _tls_socket(tls: TlsFiles) -> dict[str, Any]:

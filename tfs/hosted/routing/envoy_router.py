@@ -133,7 +133,10 @@ class EnvoyRouter:
     def _tell(self, servers: Servers, group_of: Mapping[str, str]) -> None:
         tls, hedge_after_s = self._options.tls, self._options.hedge_after_s
         clusters = {each: envoy_config.cluster(each, tls) for each in servers}
-        at = {each: envoy_config.endpoints(each, at) for each, at in servers.items()}
+        at = {
+            each: envoy_config.assignment(each, envoy_config.places(found).values())
+            for each, found in servers.items()
+        }
         table = envoy_config.routes(group_of, hedge_after_s)
         self._offer(
             {

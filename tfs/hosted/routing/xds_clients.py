@@ -7,7 +7,6 @@ and no more. All of a model's resources have the model's name.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,8 +19,6 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.routing import envoy_config
 from tfs.hosted.routing.ads import SERVICE, AdsServer, Resources
 from tfs.hosted.routing.fleet_router import Routes
-
-log = logging.getLogger(__name__)
 
 
 class XdsRouter:
@@ -64,15 +61,10 @@ class XdsRouter:
         self._lookups.close(self._loop.clock.now())
 
     def _look_up(self, routes: Routes) -> None:
-        places = {}
-        for address in {each for addresses in routes.values() for each in addresses}:
-            if address.startswith("unix:"):
-                continue  # gRPC takes none from ADS
-            try:
-                places[address] = envoy_config.address_of(address)
-            except OSError as error:
-                log.warning("event=no_such_host address=%s problem=%s", address, error)
-        offer = partial(_offer, routes, places)
+        addresses = {each for at in routes.values() for each in at}
+        # gRPC takes no sockets from ADS.
+        hosts = (each for each in addresses if not each.startswith("unix:"))
+        offer = partial(_offer, routes, envoy_config.places(hosts))
         self._loop.post(lambda: self._ads.offer(offer, to_envoy=False))
 
 
