@@ -25,9 +25,20 @@ class Bed:
         self.budget = MemoryBudget(limit_bytes, self.posted.append, self._note)
         self.admitted: list[str] = []
 
-    def admit(self, account: Account, num_bytes: int, name: str = "") -> Ticket:
+    def admit(
+        self,
+        account: Account,
+        num_bytes: int,
+        name: str = "",
+        *,
+        is_whole: bool = False,
+    ) -> Ticket:
         return self.budget.admit(
-            account, num_bytes, 0.0, lambda: self.admitted.append(name)
+            account,
+            num_bytes,
+            0.0,
+            lambda: self.admitted.append(name),
+            is_whole=is_whole,
         )
 
     def run(self) -> None:
@@ -70,6 +81,27 @@ def test_a_connection_has_a_quarter_or_one_alone() -> None:
     bed.budget.give_back(first)
     bed.run()
     assert waiting.is_admitted
+
+
+def test_a_whole_request_goes_first_and_takes_what_is_left() -> None:
+    """What is full of whole requests would otherwise wait for ever: one of them goes on."""
+    bed = Bed()
+    bed.budget.used_bytes = 50 * MIB  # of three that are whole
+    waits = bed.admit(Account(), 20 * MIB, "upload")
+    first = bed.admit(Account(), 20 * MIB, "first", is_whole=True)
+    second = bed.admit(Account(), 20 * MIB, "second", is_whole=True)
+    assert (waits.is_admitted, first.is_admitted, second.is_admitted) == (0, 1, 0)
+    assert bed.budget.used_bytes == bed.budget.waiting_limit_bytes
+    assert bed.budget.has_room(0)
+    bed.budget.give_back(first)
+    bed.run()
+    assert bed.admitted == ["second"]
+    bed.budget.give_back(second)
+    bed.budget.release(30 * MIB)
+    bed.run()
+    assert bed.admitted == ["second", "upload"]
+    bed.budget.give_back(waits)
+    assert bed.budget.used_bytes == 20 * MIB
 
 
 def test_the_longest_message_is_admitted_alone() -> None:
@@ -128,23 +160,25 @@ def test_first_windows_follow_the_limit() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 50), st.booleans()), max_size=60
+        st.tuples(st.integers(0, 3), st.integers(1, 50), st.booleans(), st.booleans()),
+        max_size=60,
     )
 )
 def test_nothing_is_lost_and_nobody_waits_for_ever(
-    asked: list[tuple[int, int, bool]],
+    asked: list[tuple[int, int, bool, bool]],
 ) -> None:
     """Whatever is asked for and given back: the sums are right, and all get their turn."""
     bed = Bed()
     accounts = [Account() for _ in range(4)]
     open_tickets: list[Ticket] = []
-    for index, (who, num, ends) in enumerate(asked):
-        open_tickets.append(bed.admit(accounts[who], num * MIB, str(index)))
+    for index, (who, num, ends, is_whole) in enumerate(asked):
+        made = bed.admit(accounts[who], num * MIB, str(index), is_whole=is_whole)
+        open_tickets.append(made)
         if ends:
             bed.budget.give_back(open_tickets.pop(index % len(open_tickets)))
         bed.run()
         admitted = [each for each in open_tickets if each.is_admitted]
-        assert bed.budget.used_bytes == sum(each.num_bytes for each in admitted)
+        assert bed.budget.used_bytes <= sum(each.num_bytes for each in admitted)
         assert bed.budget.used_bytes <= bed.budget.waiting_limit_bytes
         assert admitted or not open_tickets
     while open_tickets:

@@ -11,6 +11,9 @@ before their bytes are there, and answers until the kernel has taken them.
   quarters of the limit together, a quarter for each connection, or one alone. A long
   request counts twice, because its answer may be as long. What is not admitted waits in
   one queue, in the order in which it came.
+* A long request that is whole and takes more to be read goes before that queue. Once
+  nothing else is admitted it takes what is left: no other can end before it, and half of
+  what counts for whole ones is for their answers, which are not there yet.
 * What there is no room for is refused with RESOURCE_EXHAUSTED.
 
 Connections take 4 KB each beside that, and their number is limited: a server full of what
@@ -55,6 +58,7 @@ class Ticket:
     Attributes:
         num_bytes: How much was asked for.
         since_s: When it was asked for.
+        is_whole: Whether it is of a long request that is whole.
         is_admitted: Whether it counts by now.
 
     """
@@ -63,7 +67,9 @@ class Ticket:
     num_bytes: int
     since_s: float
     _go_on: Callable[[], None] | None
+    is_whole: bool = False
     is_admitted: bool = False
+    _counted_bytes: int = 0
 
 
 class MemoryBudget:
@@ -103,6 +109,8 @@ class MemoryBudget:
         self._post = post
         self._on_scarcity = on_scarcity
         self._admitted_bytes = 0
+        self._num_taken = 0  # tickets that count now
+        self._whole: dict[Ticket, None] = {}  # waits before all others
         self._queue: dict[Ticket, None] = {}
         self._is_advancing = False
 
@@ -122,7 +130,7 @@ class MemoryBudget:
     def release(self, num_bytes: int) -> None:
         """Notes that so much is no longer taken."""
         self.used_bytes -= num_bytes
-        if self._queue:
+        if self._whole or self._queue:
             self._advance_soon()
 
     def admit(
@@ -131,6 +139,8 @@ class MemoryBudget:
         num_bytes: int,
         now_s: float,
         go_on: Callable[[], None],
+        *,
+        is_whole: bool = False,
     ) -> Ticket:
         """Admits something long, or lets it wait for its turn.
 
@@ -139,6 +149,7 @@ class MemoryBudget:
             num_bytes: How long it is.
             now_s: The time.
             go_on: Called, on the loop, once it is admitted, if that is not at once.
+            is_whole: Whether it is what a long request takes that is whole.
 
         Returns:
             What was admitted, if its ``is_admitted`` says so. It is given back by
@@ -151,12 +162,13 @@ class MemoryBudget:
         """
         if num_bytes > self.largest_bytes:
             raise used_up()
-        ticket = Ticket(account, num_bytes, now_s, go_on)
-        if not self._queue and self._fits(ticket):
+        ticket = Ticket(account, num_bytes, now_s, go_on, is_whole)
+        is_next = not self._whole and (is_whole or not self._queue)
+        if is_next and self._fits(ticket):
             ticket._go_on = None  # it keeps a call whose handler has let go of it
             self._take(ticket)
         else:
-            self._queue[ticket] = None
+            (self._whole if is_whole else self._queue)[ticket] = None
             if self._fits_all(ticket):
                 self._advance_soon()  # past what waits for its own connection's
             else:
@@ -166,36 +178,47 @@ class MemoryBudget:
     def give_back(self, ticket: Ticket) -> None:
         """Gives back what was admitted, or leaves the queue; idempotent."""
         ticket._go_on = None
+        self._whole.pop(ticket, None)
         self._queue.pop(ticket, None)
         if ticket.is_admitted:
             ticket.is_admitted = False
-            ticket._account.admitted_bytes -= ticket.num_bytes
-            self._admitted_bytes -= ticket.num_bytes
-            self.used_bytes -= ticket.num_bytes
-        if self._queue:
+            self._num_taken -= 1
+            ticket._account.admitted_bytes -= ticket._counted_bytes
+            self._admitted_bytes -= ticket._counted_bytes
+            self.used_bytes -= ticket._counted_bytes
+        if self._whole or self._queue:
             self._advance_soon()
 
     def _fits(self, ticket: Ticket) -> bool:
         account, num_bytes = ticket._account, ticket.num_bytes
         return self._fits_all(ticket) and (
-            not account.admitted_bytes
+            ticket.is_whole
+            or not account.admitted_bytes
             or account.admitted_bytes + num_bytes <= self.limit_bytes // 4
         )
 
     def _fits_all(self, ticket: Ticket) -> bool:
         """Whether there is room, whatever its connection has by now."""
         num_bytes, admitted_bytes = ticket.num_bytes, self._admitted_bytes
+        if ticket.is_whole and not self._num_taken:
+            return True
         return self.has_room(num_bytes) and (
             not admitted_bytes
             or admitted_bytes + num_bytes <= self.limit_bytes * 3 // 4
         )
 
     def _take(self, ticket: Ticket) -> None:
+        counted_bytes = ticket.num_bytes
+        if ticket.is_whole:
+            left_bytes = max(0, self.waiting_limit_bytes - self.used_bytes)
+            counted_bytes = min(counted_bytes, left_bytes)
         ticket.is_admitted = True
+        ticket._counted_bytes = counted_bytes
+        self._num_taken += 1
         self.num_admitted += 1
-        ticket._account.admitted_bytes += ticket.num_bytes
-        self._admitted_bytes += ticket.num_bytes
-        self.used_bytes += ticket.num_bytes
+        ticket._account.admitted_bytes += counted_bytes
+        self._admitted_bytes += counted_bytes
+        self.used_bytes += counted_bytes
 
     def _advance_soon(self) -> None:
         if not self._is_advancing:
@@ -205,14 +228,15 @@ class MemoryBudget:
     def _advance(self) -> None:
         """Admits what there is room for by now, the first in the queue first."""
         self._is_advancing = False
-        for ticket in list(self._queue):
-            if ticket not in self._queue:
+        for ticket in [*self._whole, *self._queue]:
+            queue = self._whole if ticket.is_whole else self._queue
+            if ticket not in queue:
                 continue  # the turn of another one has ended it
             if not self._fits_all(ticket):
                 self._on_scarcity()
                 return
             if self._fits(ticket):
-                del self._queue[ticket]
+                del queue[ticket]
                 self._take(ticket)
                 go_on, ticket._go_on = ticket._go_on, None
                 if go_on is not None:

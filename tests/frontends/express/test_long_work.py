@@ -8,8 +8,16 @@ from typing import Final
 
 import pytest
 
-from tests.frontends.express.rig import BURST, RawClient, Rig, head, hold, running
-from tests.frontends.express.wire import WIDE_HELLO, data_frame, prefixed
+from tests.frontends.express.rig import (
+    BURST,
+    GROW,
+    RawClient,
+    Rig,
+    head,
+    hold,
+    running,
+)
+from tests.frontends.express.wire import PATH, WIDE_HELLO, data_frame, prefixed
 from tfs.frontends.budget import LONG_BYTES
 from tfs.frontends.express.client_state import ExpressOptions
 
@@ -34,9 +42,11 @@ def _requests(num: int, first: int = 1) -> bytes:
     )
 
 
-def _all_but_the_end(rig: Rig, client: RawClient, message: bytes) -> bytes:
+def _all_but_the_end(
+    rig: Rig, client: RawClient, message: bytes, path: str = PATH
+) -> bytes:
     """Uploads a long request but for its last byte, which it returns."""
-    client.send(head(1))
+    client.send(head(1, path))
     left = prefixed(message)
     while len(left) > 1:
         rig.step()
@@ -106,3 +116,25 @@ def test_who_takes_no_answers_is_read_no_further(rig: Rig) -> None:
     assert not size
     assert num_sent < len(flood) // 2
     assert not client.is_closed
+
+
+def test_long_requests_that_take_more_wait_neither_for_themselves_nor_for_each_other(
+    tmp_path: Path,
+) -> None:
+    """What a long request holds already is part of the room that its handler asks for."""
+    with running(tmp_path, ExpressOptions(max_receive_bytes=1 << 20)) as rig:
+        clients = [rig.connect(WIDE_HELLO) for _ in range(2)]
+        message = bytes(160_000)
+        rig.room_bytes = 2 * len(message)
+        ends = [_all_but_the_end(rig, each, message, GROW) for each in clients]
+        for client, end in zip(clients, ends, strict=True):
+            client.send(data_frame(1, end))
+        rig.settle()
+        assert len(rig.held) == 1  # there is room for one at a time
+        rig.held[0].reply(b"")
+        rig.settle()
+        assert len(rig.held) == 2
+        rig.held[1].reply(b"")
+        rig.settle()
+        assert [client.answer(1).messages for client in clients] == [[b""], [b""]]
+        assert rig.transport.budget.used_bytes == 0

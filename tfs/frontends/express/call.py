@@ -161,6 +161,7 @@ class ExpressCall:
         if self.is_finished or num_bytes < LONG_BYTES:
             return True
         budget, ticket = self._client.shared.budget, self.stream.ticket
+        is_whole = not is_answer and len(self.message) >= LONG_BYTES
         if is_answer:
             num_bytes = min(num_bytes, budget.largest_bytes)
             if num_bytes <= self.stream.held_bytes:
@@ -168,13 +169,17 @@ class ExpressCall:
         elif num_bytes > budget.largest_bytes:
             self.abort(used_up())
             return False
+        elif is_whole:  # it counts for itself and its answer
+            num_bytes = min(num_bytes, budget.largest_bytes - self.stream.held_bytes)
         else:  # it is there itself, joined with others, and as an answer
             num_bytes = min(3 * num_bytes, budget.largest_bytes)
         if ticket is not None:
             if ticket.num_bytes >= num_bytes:
                 return True
             budget.give_back(ticket)  # it must not wait for itself
-        self.is_dispatched = self._client.admit(self.stream, num_bytes, self.dispatch)
+        self.is_dispatched = self._client.admit(
+            self.stream, num_bytes, self.dispatch, is_whole=is_whole
+        )
         return self.is_dispatched
 
     # -- for the session -----------------------------------------------------------

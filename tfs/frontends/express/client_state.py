@@ -116,11 +116,20 @@ class ClientState:
             num_bytes -= stream.ticket.num_bytes
         return budget.has_room(num_bytes)
 
-    def admit(self, stream: Stream, num_bytes: int, go_on: Callable[[], None]) -> bool:
+    def admit(
+        self,
+        stream: Stream,
+        num_bytes: int,
+        go_on: Callable[[], None],
+        *,
+        is_whole: bool = False,
+    ) -> bool:
         """Admits so much for a call; if there is no room, ``go_on`` is called later."""
         now_s = self.shared.loop.clock.now()
         account = self.connection.state.account
-        stream.ticket = self.shared.budget.admit(account, num_bytes, now_s, go_on)
+        stream.ticket = self.shared.budget.admit(
+            account, num_bytes, now_s, go_on, is_whole=is_whole
+        )
         return stream.ticket.is_admitted
 
     # -- the end of calls --------------------------------------------------------------
