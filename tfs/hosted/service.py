@@ -22,9 +22,11 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.frontends.express.client_state import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
+from tfs.frontends.http2.state import ConnectionLimits
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.reflection import OpenStreams
 from tfs.handlers.service_names import HEALTH
@@ -153,7 +155,11 @@ class HostedService:
         self._followed = Snapshot()
         self._waking: set[str] = set()  # this and the next are for the loop
         self._looked_at_s = -math.inf
-        self._transport = ExpressTransport(self._loop, stats=Stats())
+        # A message is as long as a server takes it; the transport's memory bounds it.
+        limits = ConnectionLimits(max_message_bytes=(1 << 31) - 1)
+        self._transport = ExpressTransport(
+            self._loop, ExpressOptions(limits), stats=Stats()
+        )
         self._http: HttpTransport | None = None
         self._is_draining = False
 
