@@ -90,6 +90,8 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
         ) as client:
             # It is in force, so nobody has to wait for anything any more.
             assert client.predict("scale", {"x": X}).version == 2
+            large = np.ones((9_000_000, 2), np.float32)
+            assert client.predict("scale", {"x": large}).version == 2
             hosted("rollback", "scale")
             assert client.predict("scale", {"x": X}).version == 1
             jobs[0].process.kill()
