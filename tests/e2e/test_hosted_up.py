@@ -193,7 +193,7 @@ def test_envoy_serves_on_without_its_control_plane(short_folder: Path) -> None:
         up.hosted("add-model", "scale", str(model))
         up.wait_for_route("scale")
         with SteadyLoad(up.router, "scale", RATE) as load:
-            load.wait_for(200)
+            load.wait_for(600)
             for each in (up.serving.process, *up.processes("run")):
                 each.kill()
             load.wait_for(500)
