@@ -170,7 +170,8 @@ class ExpressCall:
             self.abort(used_up())
             return False
         elif is_whole:  # it counts for itself and its answer
-            num_bytes = min(num_bytes, budget.largest_bytes - self.stream.held_bytes)
+            left_bytes = max(0, budget.largest_bytes - self.stream.held_bytes)
+            num_bytes = min(num_bytes, left_bytes)
         else:  # it is there itself, joined with others, and as an answer
             num_bytes = min(3 * num_bytes, budget.largest_bytes)
         if ticket is not None:

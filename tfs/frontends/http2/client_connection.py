@@ -126,14 +126,12 @@ class ClientConnection:
         self._next_id = 1
         self._open: dict[int, UnaryRequest] = {}
         self._waiting: deque[UnaryRequest] = deque()  # for others to end
-        self._sending: deque[UnaryRequest] = (
-            deque()
-        )  # have begun, and are not sent whole
+        self._sending: deque[UnaryRequest] = deque()  # those that are not sent whole
         self._window = DEFAULT_WINDOW  # of the connection, for what we send
         self._first_window = DEFAULT_WINDOW  # of a stream
         self._frame_size = DEFAULT_FRAME_SIZE
-        # None before its first SETTINGS: some punish who opens many without having read
-        # how many they take.
+        # Negative before its first SETTINGS, so that requests wait: some servers punish
+        # who opens many without having read how many they take.
         self._most_streams = -1
         self._received_bytes = 0  # for which the window was not raised again
         self._rest = b""

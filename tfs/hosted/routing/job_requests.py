@@ -194,8 +194,7 @@ class _Job:
         if self._is_connecting:
             return  # again, meanwhile
         error = f"no server answers at {self.address}: {self._problem}"
-        for request in [*self._waiting]:
-            if (
-                self._waiting.pop(request, self) is None
-            ):  # an outcome may give up others
+        waiting = list(self._waiting)
+        for request in waiting:  # of which an outcome may give up others
+            if self._waiting.pop(request, self) is None:
                 request.on_done(Unavailable(error))
