@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import queue
+import select
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -170,14 +172,14 @@ def test_a_job_that_cannot_be_reached_is_told_apart(asker: Asker) -> None:
 
 
 def test_a_job_is_not_looked_for_all_the_time(tmp_path: Path) -> None:
-    """Requests fail at once for up to half a second, then the next one tries again."""
+    """Requests fail at once for a fifth of a second, then the next one tries again."""
     clock = FakeClock()
     asker = Asker(clock=clock)
     server = FakeServer(tmp_path, "a")
-    for pause_s in (0.1, 0.2, 0.4, 0.5, 0.5):
+    for _ in range(3):
         assert isinstance(asker.ask(server.address), Unavailable)
         server.start()
-        clock.advance(pause_s - 0.01)
+        clock.advance(0.19)
         assert isinstance(asker.ask(server.address), Unavailable)
         server.stop()
         clock.advance(0.02)
@@ -187,10 +189,71 @@ def test_a_job_is_not_looked_for_all_the_time(tmp_path: Path) -> None:
     while isinstance(asker.ask(server.address), bytes):
         pass
     server.start()
-    clock.advance(0.11)
+    clock.advance(0.21)
     assert asker.ask(server.address) == b"a:one"
     asker.close()
     server.stop()
+
+
+class Port:
+    """Takes connections that a test ends, or says nothing on them."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = f"unix:{path}"
+        self.taken: list[socket.socket] = []
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        self._listening.settimeout(PATIENCE_S)
+
+    def take(self) -> socket.socket:
+        """Returns the next connection, once its preface has come."""
+        self.taken.append(self._listening.accept()[0])
+        assert self.taken[-1].recv(24).startswith(b"PRI")
+        return self.taken[-1]
+
+    def is_asked(self) -> bool:
+        """Whether another connection waits."""
+        return bool(select.select([self._listening], [], [], 0)[0])
+
+    def close(self) -> None:
+        for each in (*self.taken, self._listening):
+            each.close()
+
+
+def test_a_job_that_hangs_up_is_not_called_all_the_time(tmp_path: Path) -> None:
+    """It is given the same pause as one that is not there, however many ask."""
+    clock = FakeClock()
+    asker = Asker(clock=clock)
+    port = Port(tmp_path / "p")
+    for _ in range(2):
+        outcomes, _ = asker.send(port.address)
+        port.take().close()
+        assert isinstance(outcomes.get(timeout=PATIENCE_S), Unavailable)
+        assert isinstance(asker.ask(port.address), Unavailable)
+        assert not port.is_asked()
+        clock.advance(0.21)
+    asker.close()
+    port.close()
+
+
+def test_what_speaks_no_http2_keeps_no_request(tmp_path: Path) -> None:
+    """It has as long for its first SETTINGS as for its connection; then others are asked."""
+    clock = FakeClock()
+    asker = Asker(clock=clock)
+    port = Port(tmp_path / "p")
+    outcomes, _ = asker.send(port.address)
+    port.take()
+    clock.advance(2.9)
+    asker.on_loop(lambda: None)
+    assert outcomes.empty()
+    clock.advance(0.2)
+    asker.on_loop(lambda: None)
+    outcome = outcomes.get(timeout=PATIENCE_S)
+    assert isinstance(outcome, Unavailable)
+    assert "does not speak HTTP/2" in outcome.message
+    asker.close()
+    port.close()
 
 
 @pytest.mark.parametrize("is_there", [True, False])

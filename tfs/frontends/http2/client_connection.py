@@ -152,6 +152,11 @@ class ClientConnection:
         """Whether ``fill`` would bring more."""
         return self._window > 0 and any(each.window > 0 for each in self._sending)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has spoken: its first SETTINGS say how much it takes."""
+        return self._most_streams >= 0
+
     # -- sending ----------------------------------------------------------------------
 
     def begin(self, request: UnaryRequest) -> None:

@@ -87,7 +87,8 @@ class JobConnection:
         requests: Has nothing sent yet.
         on_output: Called when there is something to write, so that ``flush`` is called
             at the end of the round.
-        on_lost: Called once, when it is closed, by whoever; after its requests are told.
+        on_lost: Called once, when it is closed, by whoever, and with why: empty if it was
+            leaving. After its requests are told.
 
     """
 
@@ -97,7 +98,7 @@ class JobConnection:
         wire: Wire,
         requests: ClientConnection,
         on_output: Callable[[JobConnection], None],
-        on_lost: Callable[[JobConnection], None],
+        on_lost: Callable[[JobConnection, str], None],
     ) -> None:
         self.requests = requests
         self._loop = loop
@@ -107,6 +108,8 @@ class JobConnection:
         self._watched = READABLE
         self._is_closed = False
         loop.watch(wire.socket.fileno(), self._on_ready)
+        until_s = loop.clock.now() + _CONNECT_TIMEOUT_S
+        self._opens_by = loop.call_at(until_s, self._check_open)
         on_output(self)
 
     def send(self, request: UnaryRequest) -> None:
@@ -145,13 +148,19 @@ class JobConnection:
         if self._is_closed:
             return
         self._is_closed = True
+        self._opens_by.cancel()
+        problem = "" if self.requests.is_leaving else why
         plain = self._wire.socket
         self._loop.unwatch(plain.fileno())
         self._wire.end()
         plain.close()
         error = f"the connection to {self.requests.address} was lost: {why}"
         self.requests.end(Unavailable(error))
-        self._on_lost(self)
+        self._on_lost(self, problem)
+
+    def _check_open(self) -> None:
+        if not self.requests.is_open:
+            self.close("it does not speak HTTP/2")
 
     def _on_ready(self, events: int) -> None:
         wire, requests = self._wire, self.requests

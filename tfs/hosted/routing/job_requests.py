@@ -21,8 +21,9 @@ from tfs.hosted.routing.job_connection import JobConnection, TlsFiles, connect
 log = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 16
-_FIRST_PAUSE_S: Final = 0.1  # after a job could not be reached
-_LONGEST_PAUSE_S: Final = 0.5  # less than between two looks at a server
+# After a job could not be reached, or its connection was lost: less than between two
+# looks at a server.
+_PAUSE_S: Final = 0.2
 
 
 class JobRequests:
@@ -100,9 +101,9 @@ class JobRequests:
             job.on_failed("the router ends")
             return
 
-        def on_lost(connection: JobConnection) -> None:
+        def on_lost(connection: JobConnection, problem: str) -> None:
             self._connections.discard(connection)
-            job.on_lost(connection)
+            job.on_lost(connection, problem)
 
         is_secure = self._tls is not None
         requests = ClientConnection(job.address, is_secure, job.send, error_of)
@@ -142,7 +143,6 @@ class _Job:
         self._is_connecting = False
         self._is_left = False
         self._problem = ""
-        self._pause_s = 0.0
         self._may_connect_s = 0.0
 
     def send(self, request: UnaryRequest) -> None:
@@ -172,7 +172,6 @@ class _Job:
 
     def on_connected(self, connection: JobConnection) -> None:
         self._is_connecting = False
-        self._pause_s = 0.0
         self._connections.append(connection)
         waiting, self._waiting = self._waiting, {}
         for request in waiting:
@@ -182,13 +181,17 @@ class _Job:
 
     def on_failed(self, problem: str) -> None:
         self._is_connecting = False
-        self._problem = problem
-        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
-        self._may_connect_s = self._now() + self._pause_s
+        self._rest(problem)
         self._fail_waiting()
 
-    def on_lost(self, connection: JobConnection) -> None:
+    def on_lost(self, connection: JobConnection, problem: str) -> None:
         self._connections.remove(connection)
+        if problem:
+            self._rest(problem)
+
+    def _rest(self, problem: str) -> None:
+        self._problem = problem
+        self._may_connect_s = self._now() + _PAUSE_S
 
     def _fail_waiting(self) -> None:
         if self._is_connecting:
