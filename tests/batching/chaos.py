@@ -19,11 +19,15 @@ from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 class ChaosRunner:
     """Ends batches late, in any order, well or badly."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, clock: VirtualClock) -> None:
         self._rng = rng
+        self._clock = clock
         self.running: list[Batch[FakeTask]] = []
+        self.faults: list[str] = []
 
     def run(self, batch: Batch[FakeTask]) -> None:
+        # A scheduler contains what a runner raises, assertions among it.
+        self.faults += [task.name for task in batch.tasks if not self._is_due(task)]
         chance = self._rng.random()
         if chance < 0.01:
             raise ValueError("cannot start")
@@ -31,6 +35,10 @@ class ChaosRunner:
             self._end(batch)
         else:
             self.running.append(batch)
+
+    def _is_due(self, task: FakeTask) -> bool:
+        is_late = task.deadline_s is not None and task.deadline_s <= self._clock.now_s
+        return task.is_waiting and task.cancel.error is None and not is_late
 
     def end_some(self) -> None:
         for _ in range(self._rng.randint(0, len(self.running))):
@@ -105,7 +113,7 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
         ),
         clock,
     )
-    runner = ChaosRunner(rng)
+    runner = ChaosRunner(rng, clock)
     ledger = Ledger()
     queues: list[BatchQueue[FakeTask]] = []
     removed: list[BatchQueue[FakeTask]] = []
@@ -142,6 +150,7 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
         if rng.random() < 0.7:
             scheduler.step(clock.now_s)
         runner.end_some()
+        assert all(0 <= each.num_rows <= each.options.rows_limit for each in queues)
         clock.now_s += rng.random() * 0.002
     for queue in queues:
         scheduler.remove_queue(queue)
@@ -153,4 +162,5 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
         runner.end_some()
     assert list(scheduler.queues) == []
     assert scheduler.num_in_flight == 0
+    assert runner.faults == []
     return ledger

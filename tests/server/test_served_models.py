@@ -135,13 +135,6 @@ def test_who_looks_at_a_model_gets_its_primary() -> None:
     assert handle.id.version == 1
 
 
-def test_a_primary_is_aspired_whatever_the_policy_says() -> None:
-    """latest(1) alone would unload it."""
-    env = serving(1, 2, extra="traffic { primary: 1 }")
-    assert env.available("a") == [2, 1]
-    assert env.served("a") == 1
-
-
 def test_nothing_stands_in_for_a_primary_that_is_not_there() -> None:
     """A version that was rolled back does not answer at a start, not even at first."""
     env = serving(2, 3, extra=f"{ALL} traffic {{ primary: 1 }}")
@@ -200,19 +193,6 @@ def test_a_split_goes_by_the_callers_key() -> None:
     assert trial.num_split_to_primary == 2 * len(KEYS) - num_canary
 
 
-def test_widening_keeps_every_caller_that_moved() -> None:
-    """Widening a split moves no caller back, and keeps the figures of the trial."""
-    env = serving(1, 2)
-    env.apply(canary("split_fraction: 0.1"))
-    before = {key for key in KEYS if env.request("a", key) == 2}
-    env.apply(canary("split_fraction: 0.5"))
-    after = {key for key in KEYS if env.request("a", key) == 2}
-    assert before < after
-    trial = env.core.served.trial("a")
-    assert trial is not None
-    assert trial.num_split_to_canary == len(before) + len(after)
-
-
 def test_a_call_without_a_key_is_drawn_by_lot() -> None:
     """A request that has nothing to be split by is sent somewhere by lot."""
     env = serving(1, 2)
@@ -224,14 +204,6 @@ def test_a_call_without_a_key_is_drawn_by_lot() -> None:
     assert env.request("a") == 1
 
 
-def test_questions_about_a_model_are_about_its_primary() -> None:
-    """Only inference is split: metadata is always that of the primary."""
-    env = serving(1, 2)
-    env.apply(canary("split_fraction: 1"))
-    assert env.served("a") == 1
-    assert env.request("a", "key") == 2
-
-
 def test_a_canary_that_is_not_loaded_gets_nothing() -> None:
     """The primary answers everybody until it is."""
     env = serving(1)
@@ -240,15 +212,6 @@ def test_a_canary_that_is_not_loaded_gets_nothing() -> None:
     env.add_version("a", 2)
     env.look()
     assert env.request("a", "key") == 2
-
-
-def test_ending_a_trial_gives_everything_back() -> None:
-    """A trial that has ended leaves no route and no figures."""
-    env = serving(1, 2)
-    env.apply(canary("split_fraction: 1"))
-    env.apply(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))
-    assert env.request("a", "key") == 1
-    assert env.core.served.trial("a") is None
 
 
 def test_a_model_that_leaves_takes_its_routes_along() -> None:

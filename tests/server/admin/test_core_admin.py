@@ -314,30 +314,6 @@ def test_a_version_that_stands_back_for_another_says_when_it_is_tried_again() ->
     ]
 
 
-def test_a_version_that_failed_is_tried_again() -> None:
-    """Its files need not be touched, and what is well is not loaded anew."""
-    operator = operating(1)
-    env = operator.env
-    path = env.add_version("a", 2)
-    env.broken.add(path)
-    env.look()
-    for problem in ("status", "model"):
-        reply = operator.ask(pb.RetryLoadRequest(model="a"))
-        assert list(reply.versions) == [2]
-        assert f"{path} is damaged" in str(getattr(reply, problem))
-    assert env.served("a") == 1
-    env.broken.clear()
-    checked = operator.ask(
-        pb.RetryLoadRequest(model="a", version=2, validate_only=True)
-    )
-    assert (list(checked.versions), checked.status.code) == ([2], 0)
-    assert env.served("a") == 1
-    reply = operator.ask(pb.RetryLoadRequest(model="a", version=2))
-    assert reply.status.code == 0
-    assert reply.model.primary == 2
-    assert env.served("a") == 2
-
-
 def test_a_server_is_behind_until_it_took_in_a_configuration() -> None:
     """Until then, what is wrong with its models may be over with the change."""
     operator = operating()
@@ -481,48 +457,6 @@ def test_a_bad_trial_changes_nothing() -> None:
     assert operator.show().overrides == []
 
 
-def test_a_promotion_makes_the_canary_the_primary() -> None:
-    """The trial is over, and a newer version takes nothing away."""
-    operator = operating(1, 2, extra=ALL)
-    operator.ask(canary_request(split_fraction=0.1))
-    assert operator.env.served("a") == 1
-    reply = operator.ask(pb.PromoteRequest(model="a"))
-    assert reply.version == 2
-    assert not reply.outcome.model.HasField("canary")
-    operator.env.add_version("a", 3)
-    operator.env.look()
-    assert operator.env.served("a") == 2
-
-
-def test_a_rollback_pins_the_version_before() -> None:
-    """A rollback loads the version before, and newer versions change nothing."""
-    operator = operating(1, 2)
-    assert operator.env.available("a") == [2]
-    reply = operator.ask(pb.RollbackRequest(model="a"))
-    assert reply.version == 1
-    assert reply.outcome.model.primary == 1
-    assert operator.env.served("a") == 1
-    operator.env.add_version("a", 3)
-    operator.env.look()
-    assert operator.env.served("a") == 1
-    ended = operator.ask(pb.RollbackRequest(model="a", end=True))
-    assert ended.version == 3
-    assert not ended.outcome.HasField("override")
-    assert operator.env.served("a") == 3
-
-
-def test_a_rollback_works_with_the_newest_version_damaged() -> None:
-    """Nothing serves, and the version before is asked for."""
-    env = Environment()
-    env.add_version("a", 1)
-    env.broken.add(env.add_version("a", 2))
-    env.start(config(model("a")))
-    operator = Operator(env)
-    reply = operator.ask(pb.RollbackRequest(model="a"))
-    assert reply.version == 1
-    assert env.served("a") == 1
-
-
 def test_a_rollback_from_what_answers_for_a_failed_version_says_so() -> None:
     """Who means to leave the failed one behind goes one further back than that."""
     operator = operating(1, 2)
@@ -538,17 +472,6 @@ def test_a_rollback_from_what_answers_for_a_failed_version_says_so() -> None:
     )
     again = operator.ask(pb.RollbackRequest(model="a", version=2))
     assert not any("had failed" in note for note in again.outcome.notes)
-
-
-def test_a_rollback_works_with_the_newest_versions_files_gone() -> None:
-    """It serves from memory, and is left behind all the same."""
-    operator = operating(1, 2)
-    operator.env.files.remove("/models/a/2")
-    reply = operator.ask(pb.RollbackRequest(model="a"))
-    assert reply.version == 1
-    assert operator.env.served("a") == 1
-    operator.env.look()
-    assert operator.env.served("a") == 1
 
 
 def test_a_rollback_to_a_version_that_is_damaged_says_so() -> None:
@@ -594,18 +517,6 @@ def test_a_dry_run_changes_nothing(request_: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_override_survives_a_restart(tmp_path: Path) -> None:
-    """It is in the state directory, with who made it."""
-    operator = operating(1, 2, state_dir=str(tmp_path))
-    reply = operator.ask(pb.RollbackRequest(model="a"))
-    assert reply.outcome.override.persisted
-    again = operating(1, 2, state_dir=str(tmp_path))
-    assert again.env.served("a") == 1
-    (override,) = again.show().overrides
-    assert (override.made_by, override.active) == ("rollback", True)
-    assert again.show().overrides_path == str(tmp_path / "overrides.pbtxt")
-
-
 def test_a_server_starts_without_damaged_overrides(tmp_path: Path) -> None:
     """It serves what its config file says, and says what it left out."""
     (tmp_path / "overrides.pbtxt").write_text("damaged {")
@@ -637,18 +548,6 @@ def test_a_full_disk_is_told_at_the_start(
     assert list(operator.show().notes) == [
         f"nothing can be kept in {tmp_path}: No space left on device"
     ]
-
-
-def test_a_reset_tells_which_version_answers_now() -> None:
-    """What a guard rejected may be the newest, and is it by default once it is no canary."""
-    operator = operating(1, 2, extra=ALL)
-    operator.ask(pb.PromoteRequest(model="a", version=1))
-    reply = operator.ask(pb.ResetOverrideRequest(model="a"))
-    assert list(reply.outcome.notes) == [
-        "version 2 answers requests that name no version; version 1 did before"
-    ]
-    again = operator.ask(pb.ResetOverrideRequest(model="a"))
-    assert list(again.outcome.notes) == []
 
 
 def test_an_override_of_a_model_that_left_is_shown_inactive() -> None:

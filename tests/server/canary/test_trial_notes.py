@@ -74,17 +74,6 @@ def reject(env: Environment) -> None:
     assert trial.rejected
 
 
-def test_a_rejected_canary_stays_rejected_over_a_restart(tmp_path: Path) -> None:
-    """Whoever restarts the server does not thereby try the version again."""
-    reject(operating(1, 2, extra=TRIAL, state_dir=str(tmp_path)).env)
-    again = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))
-    report = again.model().canary
-    assert report.phase == pb.CanaryReport.REJECTED
-    assert "error" in report.reason
-    again.env.request("a")
-    assert len(again.env.puppet("a", 2).tasks) == 0
-
-
 def test_without_a_state_directory_a_restart_tries_again() -> None:
     """There is nowhere to remember it."""
     reject(operating(1, 2, extra=TRIAL).env)
