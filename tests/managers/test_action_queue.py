@@ -33,48 +33,6 @@ def names(queue: ActionQueue, *, may_load: bool = True) -> list[str]:
     return taken
 
 
-def test_the_smallest_is_first_and_equals_keep_their_order() -> None:
-    """The order decides, and among its equals who came first."""
-    queue = ActionQueue(by_version)
-    for name, version in (("a", 2), ("b", 1), ("c", 2), ("d", 1)):
-        put(queue, action(name, version=version))
-    assert names(queue) == ["b", "d", "a", "c"]
-
-
-def test_unloads_do_not_wait_for_loads() -> None:
-    """While no load may begin, unloads do, whatever is before them."""
-    queue = ActionQueue(by_version)
-    put(queue, action("a", LOAD, 1))
-    put(queue, action("b", UNLOAD, 2))
-    assert names(queue, may_load=False) == ["b"]
-    assert queue.num_loads == len(queue) == 1
-    assert names(queue) == ["a"]
-
-
-def test_another_action_of_a_servable_takes_the_place_of_the_first() -> None:
-    """One plan per servable: the last that was decided, where the first stood."""
-    queue = ActionQueue(lambda _: 0)
-    for name in ("a", "b"):
-        put(queue, action(name, version=1))
-    put(queue, action("a", UNLOAD, 2))
-    assert (len(queue), queue.num_loads) == (2, 1)
-    first = queue.take(may_load=True)
-    assert first == action("a", UNLOAD, 2)
-    assert names(queue) == ["b"]
-
-
-def test_what_was_dropped_never_begins() -> None:
-    """An action that a later decision took back is gone, also from the count."""
-    queue = ActionQueue(lambda _: 0)
-    put(queue, action("a"))
-    queue.drop("a")
-    queue.drop("never there")
-    assert queue.num_loads == len(queue) == 0
-    assert queue.take(may_load=True) is None
-    put(queue, action("a", version=2))
-    assert queue.take(may_load=True) == action("a", version=2)
-
-
 def test_a_plan_gives_way_after_each_of_its_actions() -> None:
     """A servable of many versions keeps no other waiting, and an empty plan is none."""
     queue = ActionQueue(lambda _: 0)
@@ -101,7 +59,11 @@ def test_a_plan_gives_way_after_each_of_its_actions() -> None:
 def test_it_is_a_sorted_list(
     steps: list[tuple[str, str, ActionKind, int]],
 ) -> None:
-    """Whatever happens, it does what sorting all that waits each time would do."""
+    """Whatever happens, it does what sorting all that waits each time would do.
+
+    Equals keep their order; unloads need not wait for loads; another action of a servable
+    takes the place of the first, and what was dropped never begins.
+    """
     queue, model = ActionQueue(by_version), dict[str, Action]()
 
     def first(model: Mapping[str, Action], kinds: set[ActionKind]) -> Action | None:

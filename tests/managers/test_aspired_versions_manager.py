@@ -493,16 +493,6 @@ def test_a_fault_found_while_loading_shows_once_the_version_serves(
     assert (state.manager_state, state.error, state.is_faulty) == (A, fault, True)
 
 
-def test_closed_manager_ignores_sources(empty: Environment) -> None:
-    """The callback stays callable for ever and does nothing after close()."""
-    empty.aspire("S3", 7)
-    empty.settle()
-    assert empty.close()
-    empty.aspire("S3", 7, 8)
-    empty.manager.step()
-    assert empty.manager.list_available_ids() == []
-
-
 @pytest.mark.parametrize("pools", [p for p in POOLS if p.num_load], ids=str)
 def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
@@ -573,26 +563,6 @@ def test_driver_thread_follows_events() -> None:
     env.aspire("S1", 2)
     assert env.monitor.wait_until_reached(requests, END)[0]
     assert env.latest("S1") == 2
-    assert env.manager.close()
-
-
-def test_driver_thread_retries_when_the_clock_says_so() -> None:
-    """The driver sleeps until the retry is due, on the injected clock."""
-    options = AspiredVersionsManagerOptions(
-        retry=RetryOptions(max_num_retries=1, interval_s=30.0), release_memory=None
-    )
-    env = Environment(POOLS[0], options=options)
-    env.manager.start()
-    env.aspire("S1", env.loader("S1", 1, errors=[Unavailable("first")]))
-    requests = [ServableRequest.specific("S1", 1)]
-    loading = ManagerState.LOADING
-    assert env.monitor.wait_until_reached(requests, loading)[0]
-    env.clock.block_until_sleepers(1)
-    while env.state("S1", 1) is loading:
-        env.clock.block_until_sleepers(1)
-        env.clock.advance(30.0)
-        env.monitor.wait_until_reached(requests, A, env.clock.now())
-    assert env.state("S1", 1) is A
     assert env.manager.close()
 
 

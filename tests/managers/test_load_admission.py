@@ -219,7 +219,10 @@ def test_estimate_is_retried_like_a_load() -> None:
 
 
 def test_only_permanent_errors_end_a_load_at_the_first_attempt() -> None:
-    """One attempt despite 10 retries of 100 s (NonRetriableError)."""
+    """One attempt despite 10 retries of 100 s.
+
+    NonRetriableError, LoadError, UnloadDueToNonRetriableError upstream.
+    """
     world = World(POOLS[0], retry=RetryOptions(10, interval_s=100.0))
     loader = world.loader("S3", 1, errors=[InvalidArgument("Non-retriable error.")])
     outcome = world.load(loader)

@@ -51,20 +51,6 @@ def test_a_map_is_empty_while_nothing_can_be_requested() -> None:
     assert serving_map.is_empty
 
 
-def test_acquire_version_and_earliest_pin_what_they_name() -> None:
-    """Specific and earliest requests pin exactly that version.
-
-    ServableHandleSpecificVersion, ServableHandleEarliest, ServableHandleLatest upstream.
-    """
-    serving_map, handles = filled(2, 9, 5)
-    assert serving_map.acquire_version("a", 5) is handles[5]
-    assert serving_map.acquire_earliest("a") is handles[2]
-    request = ServableRequest.earliest("a")
-    assert serving_map.acquire_request(request) is handles[2]
-    assert serving_map.acquire_request(ServableRequest.latest("a")) is handles[9]
-    assert serving_map.acquire_request(ServableRequest.specific("a", 5)) is handles[5]
-
-
 @pytest.mark.parametrize(
     ("request_", "message"),
     [

@@ -9,18 +9,14 @@ import pytest
 
 from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
 from managers.versions.load_attempts import (
-    estimate_once,
     load_once,
-    unload,
 )
 from managers.versions.version import RetryOptions, Version
 from tfs.core.errors import (
-    Cancelled,
     Code,
     DataLoss,
     FailedPrecondition,
     Internal,
-    InvalidArgument,
     Unavailable,
 )
 from tfs.core.servable_id import ServableId
@@ -110,7 +106,10 @@ def test_second_load_request_is_refused(state: HarnessState) -> None:
 
 @pytest.mark.parametrize("state", [s for s in S if s is not S.READY])
 def test_unload_request_is_refused_unless_ready(state: HarnessState) -> None:
-    """MultipleUnloadRequestsOnlyFirstOneSucceeds: only READY may be asked to unload."""
+    """Only READY may be asked to unload.
+
+    MultipleUnloadRequestsOnlyFirstOneSucceeds, UnloadWithoutLoad upstream.
+    """
     version = harness_in(state)
     with pytest.raises(
         FailedPrecondition,
@@ -118,62 +117,6 @@ def test_unload_request_is_refused_unless_ready(state: HarnessState) -> None:
     ):
         version.request_unload()
     assert version.state is state
-
-
-def test_load_gives_the_loader_its_id() -> None:
-    """Load: the attempt passes the id on and leaves a servable."""
-    loader = FakeLoader(ID)
-    version = loading(loader)
-    assert load_once(version)
-    assert version.servable is loader.servable
-    assert version.state is S.LOADING  # READY is the manager's to declare
-    version.transition(S.READY)
-
-
-def test_unload_disables_and_drops_the_loader() -> None:
-    """Unload: QUIESCED goes to DISABLED through UNLOADING, the loader is let go."""
-    loader = FakeLoader(ID)
-    version = loading(loader)
-    load_once(version)
-    version.transition(S.READY)
-    version.request_unload()
-    version.transition(S.QUIESCING)
-    version.transition(S.QUIESCED)
-    unload(version)
-    assert version.state is S.DISABLED
-    assert loader.num_unloads == 1
-    with pytest.raises(Internal):
-        _ = version.servable
-
-
-def stuck() -> None:
-    """Stands for what no unload gets past."""
-    raise RuntimeError("stuck")
-
-
-def test_unload_that_raises_ends_in_error() -> None:
-    """A loader that cannot unload is over all the same, with its error."""
-    loader = FakeLoader(ID, on_unload=stuck)
-    version = loading(loader)
-    load_once(version)
-    for each in (S.READY, S.UNLOAD_REQUESTED, S.QUIESCING, S.QUIESCED):
-        version.transition(each)
-    unload(version)
-    assert version.state is S.ERROR
-    assert version.error is not None
-    assert "stuck" in version.error.message
-
-
-def test_permanent_error_fails_at_the_first_attempt() -> None:
-    """LoadError, UnloadDueToNonRetriableError: what cannot pass is not retried."""
-    loader = FakeLoader(ID, errors=[InvalidArgument("corrupt")])
-    version = loading(loader)
-    assert not load_once(version)
-    assert version.state is S.ERROR
-    assert version.state is S.ERROR
-    assert version.error is not None
-    assert version.error.code is Code.INVALID_ARGUMENT
-    assert loader.num_loads == 1
 
 
 @pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3)])
@@ -218,16 +161,6 @@ def test_retries_back_off_up_to_the_cap_and_then_succeed() -> None:
     assert version.error is None
 
 
-def test_retries_end_after_their_number() -> None:
-    """RetryOnLoadErrorFinallyFails: exactly 1 + max_num_retries attempts are made."""
-    loader = FakeLoader(ID, errors=[Unavailable("never")] * 10)
-    version = loading(loader)
-    while not load_once(version) and not version.is_over:
-        pass
-    assert loader.num_loads == 1 + RETRIES.max_num_retries
-    assert version.error == Unavailable("never") or version.error is not None
-
-
 def test_cancel_between_attempts_ends_the_load_at_once() -> None:
     """A pause before a retry is over the moment the version is given up."""
     version = loading(FakeLoader(ID, errors=[Unavailable("not yet")]))
@@ -237,20 +170,6 @@ def test_cancel_between_attempts_ends_the_load_at_once() -> None:
     assert version.state is S.ERROR
     assert version.error is not None
     assert version.error.code is Code.UNAVAILABLE
-
-
-def test_cancel_during_a_failing_attempt_stops_the_retries() -> None:
-    """RetryOnLoadErrorCancelledLoad: the error of the attempt is the outcome."""
-    version: Version
-    loader = FakeLoader(
-        ID, errors=[Unavailable("not yet")] * 9, on_load=lambda: version.cancel()
-    )
-    version = loading(loader)
-    assert not load_once(version)
-    assert version.state is S.ERROR
-    assert version.error is not None
-    assert version.error.code is Code.UNAVAILABLE
-    assert loader.num_loads == 1
 
 
 def test_cancel_during_an_attempt_that_succeeds_unloads_it() -> None:
@@ -267,17 +186,6 @@ def test_cancel_during_an_attempt_that_succeeds_unloads_it() -> None:
     assert "Loading of servable cancelled" in version.error.message
 
 
-def test_cancel_before_the_attempt_never_calls_the_loader() -> None:
-    """A load cancelled in the pool's queue does not begin."""
-    loader = FakeLoader(ID)
-    version = loading(loader)
-    assert version.cancel() is False
-    assert not load_once(version)
-    assert version.state is S.ERROR
-    assert loader.num_loads == 0
-    assert isinstance(version.error, Cancelled)
-
-
 @pytest.mark.parametrize(
     "state", [s for s in S if s not in (S.LOAD_REQUESTED, S.LOAD_APPROVED, S.LOADING)]
 )
@@ -286,27 +194,6 @@ def test_cancel_outside_a_load_does_nothing(state: HarnessState) -> None:
     version = harness_in(state)
     assert version.cancel() is False
     assert version.state is state
-
-
-def test_estimate_is_retried_with_its_own_message() -> None:
-    """EstimateResources errors are retried, and say what was attempted."""
-    loader = FakeLoader(ID, ram_bytes=5, estimate_errors=[Unavailable("busy")])
-    version = make(loader)
-    version.request_load()
-    assert not estimate_once(version)
-    assert version.retry_at_s is not None
-    assert estimate_once(version)
-    assert version.estimate is not None
-    loader = FakeLoader(ID, estimate_errors=[InvalidArgument("bad archive")])
-    version = make(loader)
-    version.request_load()
-    assert not estimate_once(version)
-    assert version.state is S.ERROR
-    assert version.error is not None
-    assert version.error.message == (
-        "Error while attempting to reserve resources to load servable "
-        f"{ID}: bad archive"
-    )
 
 
 def test_error_signalled_from_outside_is_kept() -> None:
@@ -318,28 +205,6 @@ def test_error_signalled_from_outside_is_kept() -> None:
     with pytest.raises(Internal):
         version.fail(Unavailable("again"))
     assert "told so" in str(version.error)
-
-
-def test_erroneous_data_starts_in_error() -> None:
-    """A version that carries an error is over before it begins."""
-    version = Version(
-        ServableData(ID, None, Unavailable("no adapter")),
-        retry=RETRIES,
-        clock=FakeClock(),
-    )
-    assert version.state is S.ERROR
-    assert version.holds(ServableData(ID, None, Unavailable("no adapter")))
-    assert not version.holds(ServableData(ID, None, Unavailable("other")))
-    assert not version.holds(ServableData(ID, FakeLoader(ID)))
-
-
-def test_harness_holds_its_own_loader_only() -> None:
-    """The same loader says nothing new; another one means that files changed."""
-    loader = FakeLoader(ID)
-    version = make(loader)
-    assert version.holds(ServableData(ID, loader))
-    assert not version.holds(ServableData(ID, FakeLoader(ID)))
-    assert not version.holds(ServableData(ID, None, Unavailable("x")))
 
 
 class Weights:

@@ -92,7 +92,7 @@ def test_active_version_cannot_be_forgotten(world: World) -> None:
 
 
 def test_unloaded_version_stays_until_it_is_forgotten(world: World) -> None:
-    """DISABLED and END are remembered, then gone (StopManagingDisabledServable)."""
+    """DISABLED and END are remembered, then gone (StopManagingDisabledServable; Load, Unload)."""
     assert world.begin_unload(S1_1).error is None
     assert world.harness_state(S1_1) is HarnessState.DISABLED
     state = world.monitor.state(S1_1)
@@ -168,29 +168,6 @@ def test_unmanaged_version_cannot_be_loaded_or_unloaded(world: World) -> None:
         assert "is not being managed by the manager" in str(outcome.error)
 
 
-def test_second_load_is_refused(world: World) -> None:
-    """A version is loaded once (MultipleLoadServables, LoadAfterCancelledLoad)."""
-    outcome = world.begin_load(S1_1)
-    assert outcome.code is Code.FAILED_PRECONDITION
-    assert "Duplicate load request" in str(outcome.error)
-
-
-def test_second_unload_is_refused(world: World) -> None:
-    """A version is unloaded once (MultipleUnloadServables)."""
-    assert world.begin_unload(S1_1).error is None
-    outcome = world.begin_unload(S1_1)
-    assert outcome.code is Code.FAILED_PRECONDITION
-    assert "unload already requested/ongoing" in str(outcome.error)
-
-
-def test_version_that_is_not_loaded_cannot_be_unloaded(world: World) -> None:
-    """An unload needs a load before it (UnloadWithoutLoad)."""
-    world.manage(world.loader("S3", 1))
-    outcome = world.begin_unload(S3_1)
-    assert outcome.code is Code.FAILED_PRECONDITION
-    assert "Servable not loaded" in str(outcome.error)
-
-
 def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
     """Handles held for long delay their own versions only, however many they are."""
     for index in range(4):
@@ -239,7 +216,8 @@ def test_many_loads_and_unloads_do_not_lock_each_other_up(world: World) -> None:
 @pytest.mark.parametrize("is_load", [True, False])
 def test_one_of_concurrent_requests_succeeds(threaded: World, is_load: bool) -> None:
     """Of many that ask for the same load or unload, one gets it
-    (ConcurrentLoadsOnlyOneSucceeds and ConcurrentUnloadsOnlyOneSucceeds).
+    (ConcurrentLoadsOnlyOneSucceeds and ConcurrentUnloadsOnlyOneSucceeds,
+    MultipleLoadServables and MultipleUnloadServables).
     """
     threaded.manage(threaded.loader("S3", 1))
     if not is_load:

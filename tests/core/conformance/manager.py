@@ -55,7 +55,7 @@ UnloadingManagerCheck = Callable[[MakeUnloadingManager], None]
 def what_is_listed_can_be_requested(make: MakeManager) -> None:
     """Every listed version is given out, pinned; the list is in order.
 
-    StoresServables, GetSpecificVersion upstream.
+    StoresServables, GetSpecificVersion, ServableHandleSpecificVersion upstream.
     """
     under_test = make()
     manager = under_test.manager
@@ -73,7 +73,10 @@ def what_is_listed_can_be_requested(make: MakeManager) -> None:
 
 
 def a_request_without_a_version_is_answered_by_its_rule(make: MakeManager) -> None:
-    """The latest version is the highest, the earliest the lowest (GetLatestVersion)."""
+    """The latest version is the highest, the earliest the lowest.
+
+    GetLatestVersion, ServableHandleLatest, ServableHandleEarliest upstream.
+    """
     under_test = make()
     for request, version in (
         (ServableRequest.latest(NAME), 2),
