@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "tests/handlers/test_upstream_cases.py",
     "tests/handlers/test_examples.py",
+    "tests/handlers/test_predict.py",
+    "tests/handlers/test_services.py",
     "tests/handlers/test_warmup.py",
     "tests/codec/test_inference_results.py",
     "tests/handlers/limits/test_request_gate.py",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.handlers.served import OneModel
+from tests.handlers.served import REGRESS, OneModel
 from tfs.codec.example_input import ExampleInput
 from tfs.codec.inference_results import InferenceTaskView
 from tfs.codec.model_spec import ModelSpec
@@ -65,23 +65,31 @@ def multi(
     return call
 
 
-def test_several_signatures_answer_in_order() -> None:
-    """Every task gets its result, from one version, in the order asked."""
+@pytest.mark.parametrize(
+    "asked", [("regress",), ("regress", "again"), ("regress", "classify")]
+)
+def test_several_signatures_answer_in_order(asked: tuple[str, ...]) -> None:
+    """Every task gets its result, from one version, in the order asked.
+
+    multi_inference ValidSingleSignatureTest, MultipleValidRegressSignaturesTest,
+    RegressAndClassifySignaturesTest.
+    """
     served = OneModel()
-    call = multi(
-        served,
-        ("m", "regress", "regress"),
-        ("m", "classify", "classify"),
-        paused=True,
-    )
+    served.servable.signatures = {**served.servable.signatures, "again": REGRESS}  # type: ignore[misc]
+    methods = ["classify" if name == "classify" else "regress" for name in asked]
+    tasks = [("m", *each) for each in zip(asked, methods, strict=True)]
+    call = multi(served, *tasks, paused=True)
     assert not call.is_finished
     for task in reversed(served.servable.tasks):
         served.servable.answer(task)
     response = inference_pb2.MultiInferenceResponse.FromString(call.reply_bytes())
-    kinds = [each.WhichOneof("result") for each in response.results]
-    assert kinds == ["regression_result", "classification_result"]
-    names = [each.model_spec.signature_name for each in response.results]
-    assert names == ["regress", "classify"]
+    for result, name in zip(response.results, asked, strict=True):
+        assert result.model_spec.signature_name == name
+        if name == "classify":
+            assert len(result.classification_result.classifications) == 2
+        else:
+            found = [each.value for each in result.regression_result.regressions]
+            assert found == [0.25, 0.5]
     assert {each.model_spec.version.value for each in response.results} == {3}
     assert served.handle.num_pins == 0
     assert call.num_finishes == 1

@@ -15,6 +15,7 @@ from tfs.core.errors import (
     Code,
     Internal,
     InvalidArgument,
+    NotFound,
     ServingError,
 )
 from tfs.core.servable import Tensors
@@ -135,6 +136,15 @@ def _no_spec(message: predict_pb2.PredictRequest) -> None:
     message.ClearField("model_spec")
 
 
+def _empty_spec(message: predict_pb2.PredictRequest) -> None:
+    message.model_spec.Clear()
+    message.model_spec.SetInParent()
+
+
+def _unknown(message: predict_pb2.PredictRequest) -> None:
+    message.model_spec.name = "unknown"
+
+
 def _bad_label(message: predict_pb2.PredictRequest) -> None:
     message.model_spec.version_label = "stable"
 
@@ -148,7 +158,13 @@ def _extra(message: predict_pb2.PredictRequest) -> None:
 
 
 def _dtype(message: predict_pb2.PredictRequest) -> None:
-    message.inputs["x"].dtype = types_pb2.DT_INT32
+    message.inputs["x"].dtype = types_pb2.DT_STRING
+    message.inputs["x"].ClearField("tensor_content")
+    message.inputs["x"].string_val.extend([b"a"] * 4)
+
+
+def _invalid(message: predict_pb2.PredictRequest) -> None:
+    message.inputs["x"].dtype = types_pb2.DT_INVALID
 
 
 def _bytes(message: predict_pb2.PredictRequest) -> None:
@@ -163,10 +179,13 @@ def _shape(message: predict_pb2.PredictRequest) -> None:
     ("spoil", "kind", "words"),
     [
         (_no_spec, InvalidArgument, "Missing ModelSpec"),
+        (_empty_spec, NotFound, "Latest()"),
+        (_unknown, NotFound, "Latest(unknown)"),
         (_bad_label, InvalidArgument, "stable"),
         (_missing, InvalidArgument, "Missing but required: {x}"),
         (_extra, InvalidArgument, "request inputs: x, request input: x,z"),
-        (_dtype, InvalidArgument, "to be float but"),
+        (_dtype, InvalidArgument, "to be float but string is provided"),
+        (_invalid, InvalidArgument, "tensor parsing error: x"),
         (_bytes, InvalidArgument, "tensor parsing error: x"),
         (_shape, InvalidArgument, "'x'"),
     ],
@@ -174,7 +193,11 @@ def _shape(message: predict_pb2.PredictRequest) -> None:
 def test_a_bad_request_never_reaches_the_servable(
     spoil: object, kind: type[ServingError], words: str
 ) -> None:
-    """What is wrong is said, nothing stays pinned, nothing is computed."""
+    """What is wrong is said, nothing stays pinned, nothing is computed.
+
+    predict_util MissingOrEmptyModelSpec, EmptyInputList, PredictionInvalidTensor,
+    InputTensorsHaveWrongType.
+    """
     served = OneModel()
     message = request()
     spoil(message)  # type: ignore[operator]

@@ -116,7 +116,10 @@ def status(backend: FakeBackend, name: str, version: int | None = None) -> FakeC
 
 
 def test_status_shows_every_version_with_its_error() -> None:
-    """Ended versions are listed with what they ended of."""
+    """Ended versions are listed with what they ended of; one that is named, alone.
+
+    AllVersionsSuccess, SingleVersionSuccess of get_model_status_impl_test.
+    """
     backend = FakeBackend()
     backend.states = [
         ServableState(ServableId("m", 2), ManagerState.END, DataLoss("torn")),
@@ -129,6 +132,10 @@ def test_status_shows_every_version_with_its_error() -> None:
         (each.version, each.state, each.status.error_code, each.status.error_message)
         for each in response.model_version_status
     ] == [(2, 50, 15, "torn"), (1, 30, 0, "")]
+    (named,) = get_model_status_pb2.GetModelStatusResponse.FromString(
+        status(backend, "m", 1).reply_bytes()
+    ).model_version_status
+    assert named.version == 1
 
 
 def test_over_http_reasons_name_no_paths() -> None:
@@ -159,7 +166,10 @@ def test_over_http_reasons_name_no_paths() -> None:
 
 
 def test_status_of_nothing_is_not_found_with_the_reason() -> None:
-    """What stands in the way of a model is part of the message."""
+    """What stands in the way of a model is part of the message.
+
+    InvalidModelNameFailure, InvalidModelVersionFailure of get_model_status_impl_test.
+    """
     backend = FakeBackend()
     backend.why = "base path /m does not exist"
     assert status(backend, "m").error().message == (
@@ -176,10 +186,13 @@ def test_status_needs_a_model_spec() -> None:
     call = FakeCall(b"")
     ModelStatusHandler(FakeBackend())(call)
     assert call.error().message == "Missing ModelSpec"
+    assert isinstance(status(FakeBackend(), "").error(), NotFound)
 
 
 def test_metadata_describes_every_signature() -> None:
-    """Names, dtypes, shapes, methods and defaults, packed as upstream does."""
+    """Names, dtypes, shapes, methods and defaults, packed as upstream does
+    (get_model_metadata ReturnsSignaturesForValidModel).
+    """
     request = get_model_metadata_pb2.GetModelMetadataRequest(
         metadata_field=["signature_def"]
     )
@@ -193,6 +206,7 @@ def test_metadata_describes_every_signature() -> None:
     packed = response.metadata["signature_def"]
     assert packed.type_url == ("type.googleapis.com/tensorflow.serving.SignatureDefMap")
     found = get_model_metadata_pb2.SignatureDefMap.FromString(packed.value)
+    assert found.signature_def.keys() == served.servable.signatures.keys()
     default = found.signature_def["serving_default"]
     assert default.method_name == "tensorflow/serving/predict"
     assert default.inputs["x"].dtype == types_pb2.DT_FLOAT
@@ -211,19 +225,6 @@ def test_the_shape_of_a_scalar_is_there() -> None:
     for infos in (definition.inputs, definition.outputs):
         assert infos["flag"].HasField("tensor_shape")
         assert not infos["flag"].tensor_shape.dim
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [((), "at least one metadata_field"), (("graph",), "graph is not supported")],
-)
-def test_metadata_refuses_other_fields(fields: tuple[str, ...], words: str) -> None:
-    """signature_def is all there is."""
-    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=fields)
-    request.model_spec.name = "m"
-    call = FakeCall(request.SerializeToString())
-    ModelMetadataHandler(OneModel())(call)
-    assert words in call.error().message
 
 
 def test_the_status_of_many_versions_is_written_off_the_loop() -> None:
