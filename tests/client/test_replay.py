@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from tests.present import present
 from tfs.client.replay import Tolerance, differences, exchange_of
 from tfs.client.requests import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS, Target
 from tfs.core.errors import InvalidArgument
@@ -159,19 +160,16 @@ def test_a_logged_request_can_be_sent_to_another_version() -> None:
     entry = prediction_log_pb2.PredictionLog()
     spec = entry.predict_log.request.model_spec
     spec.name, spec.signature_name, spec.version.value = "m", "s", 1
-    same = exchange_of(entry)
-    assert same is not None
+    same = present(exchange_of(entry))
     sent = predict_pb2.PredictRequest.FromString(same.request).model_spec
     assert (sent.name, sent.version.value) == ("m", 1)
-    other = exchange_of(entry, Target("n", label="new"))
-    assert other is not None
+    other = present(exchange_of(entry, Target("n", label="new")))
     sent = predict_pb2.PredictRequest.FromString(other.request).model_spec
     assert (sent.name, sent.version_label, sent.signature_name) == ("n", "new", "s")
     entry = prediction_log_pb2.PredictionLog()
     task = entry.multi_inference_log.request.tasks.add()
     task.model_spec.name = "m"
-    several = exchange_of(entry, Target("", version=4))
-    assert several is not None
+    several = present(exchange_of(entry, Target("", version=4)))
     request = inference_pb2.MultiInferenceRequest.FromString(several.request)
     assert request.tasks[0].model_spec.name == "m"
     assert request.tasks[0].model_spec.version.value == 4

@@ -15,6 +15,7 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
+from tests.present import present
 from tfs.codec import predict_request, wire
 from tfs.codec.decode_options import DecodeOptions, FillBudget
 from tfs.codec.model_spec import ModelSpec
@@ -245,9 +246,7 @@ def test_rows_of_nothing_are_budgeted_too(dtype: int, how: str) -> None:
         assert read_if_quick(message(*sizes), options) is None
     for few in ((3, 0), (0, 1 << 40), (0,), (0, 0)):
         for read in (read_predict_request, read_if_quick):
-            view = read(message(*few), options)
-            assert view is not None
-            assert view.inputs["x0"].shape == few
+            assert present(read(message(*few), options)).inputs["x0"].shape == few
     assert read_if_quick(message(2_000, 0), options) is None
     assert (
         read_predict_request(message(2_000, 0), options).inputs["x0"].num_rows == 2_000
@@ -314,9 +313,7 @@ def test_a_large_raw_payload_is_quick_once_one_like_it_was_read() -> None:
     message = request(content_proto(view)).SerializeToString()
     assert read_if_quick(message) is None
     read_predict_request(message)
-    quick = read_if_quick(message)
-    assert quick is not None
-    assert quick.inputs["x0"] == view
+    assert present(read_if_quick(message)).inputs["x0"] == view
 
 
 def test_numbers_of_one_byte_are_counted_before_they_take_eight() -> None:

@@ -13,6 +13,7 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
+from tests.present import present
 from tfs.codec import request_reader
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.predict_request import KNOWN, parse, read_predict_request
@@ -125,8 +126,7 @@ def test_a_client_id_may_differ() -> None:
     second = request(proto, client_id=b"client-\xff").SerializeToString()
     read_predict_request(first)
     for message in (second, memoryview(second)):
-        view = KNOWN.read_as_before(message)
-        assert view is not None
+        view = present(KNOWN.read_as_before(message))
         assert view.client_id == b"client-\xff"
         assert view.inputs == {"x0": FLOATS}
 
@@ -161,8 +161,7 @@ def test_requests_alike_are_read_together() -> None:
         request(content_proto(floats(n, 2, 3, 4))).SerializeToString() for n in range(4)
     ]
     other = request(content_proto(FLOATS), name="n").SerializeToString()
-    found = KNOWN.read_alike([other, *alike, other, alike[0]], 1)
-    assert found is not None
+    found = present(KNOWN.read_alike([other, *alike, other, alike[0]], 1))
     template, elements = found
     assert template.model_spec == parse(first, FillBudget(1 << 20)).model_spec
     ((name, dtype, shape),) = template.inputs
@@ -181,8 +180,7 @@ def test_requests_of_several_tensors_alike_are_read_together() -> None:
     wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
     message = request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
     read_predict_request(message)
-    found = KNOWN.read_alike([message], 0)
-    assert found is not None
+    found = present(KNOWN.read_alike([message], 0))
     template, (elements,) = found
     assert {
         name: TensorView(dtype, shape, data)
@@ -204,8 +202,7 @@ def test_requests_that_came_in_parts_are_read_with_the_others() -> None:
         whole = request(proto).SerializeToString()
         read_predict_request(whole)
         memory = bytearray(whole)
-        found = KNOWN.read_alike([memoryview(memory), whole], 0)
-        assert found is not None
+        found = present(KNOWN.read_alike([memoryview(memory), whole], 0))
         _, ((own,), (others,)) = found
         assert own == others
         memory[whole.index(others) : whole.index(others) + 4] = b"abcd"

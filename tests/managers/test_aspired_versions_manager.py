@@ -20,6 +20,7 @@ from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.version import RetryOptions, Version
 from managers.versions.version_table import VersionTable
 from tests.managers.environment import POOLS, Environment, Pools
+from tests.present import present
 from tests.threads import run_together
 from tfs.core.errors import (
     FailedPrecondition,
@@ -436,9 +437,7 @@ def test_a_quarantined_version_is_tried_again_after_pauses_that_double(
         empty.manager.report_servable_error(m1, Quarantined("crashed 3 times"))
         due_s = empty.settle()
         assert due_s == pytest.approx(empty.clock.now() + pause_s)
-        status = empty.manager.load_status(m1)
-        assert status is not None
-        assert status.next_attempt_s == due_s
+        assert present(empty.manager.load_status(m1)).next_attempt_s == due_s
         empty.clock.advance(pause_s - 1)
         empty.settle()
         assert isinstance(empty.error("m", 1), Quarantined)
@@ -488,8 +487,7 @@ def test_a_fault_found_while_loading_shows_once_the_version_serves(
     loader.load = load_and_fail  # type: ignore[method-assign]
     empty.aspire("m", loader)
     empty.settle()
-    state = empty.monitor.state(ServableId("m", 1))
-    assert state is not None
+    state = present(empty.monitor.state(ServableId("m", 1)))
     assert (state.manager_state, state.error, state.is_faulty) == (A, fault, True)
 
 
@@ -579,16 +577,14 @@ def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
     loader = env.loader("m", 1, errors=[Unavailable("slow store")], ram_bytes=7)
     env.aspire("m", loader)
     env.settle()
-    status = env.manager.load_status(ServableId("m", 1))
-    assert status is not None
+    status = present(env.manager.load_status(ServableId("m", 1)))
     assert status.num_failures == 1
     assert str(status.error) == "UNAVAILABLE: slow store"
     assert status.next_attempt_s == env.clock.now() + 8.0
     assert status.duration_s is None
     env.clock.advance(8.0)
     env.settle()
-    status = env.manager.load_status(ServableId("m", 1))
-    assert status is not None
+    status = present(env.manager.load_status(ServableId("m", 1)))
     assert (status.next_attempt_s, status.error) == (None, None)
     assert status.duration_s == 0.0
     assert status.reserved == ResourceAllocation.ram(7)
@@ -618,8 +614,7 @@ def test_a_load_that_hangs_holds_up_no_other() -> None:
     sequencer.wait_reached("load", 1)
     loaded = threading.Event()
     env.aspire("b", env.loader("b", 1, on_load=loaded.set))
-    due_s = env.manager.step()
-    assert due_s is not None
+    due_s = present(env.manager.step())
     assert env.state("b", 1) is ManagerState.START
     env.clock.advance(due_s - env.clock.now())
     env.manager.step()

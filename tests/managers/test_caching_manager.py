@@ -14,6 +14,7 @@ from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.version import LoaderData, RetryOptions, Version
 from tests.managers.environment import POOLS, Pools, executor
+from tests.present import present
 from tests.threads import run_together
 from tfs.core.errors import (
     Code,
@@ -133,8 +134,7 @@ def test_load_error_reaches_the_requester_and_is_not_kept(world: World) -> None:
     world.factory.load_errors = [InvalidArgument("bad")]
     with pytest.raises(InvalidArgument, match="bad"):
         world.manager.acquire(ServableRequest.specific("a", 1))
-    state = world.monitor.state(ServableId("a", 1))
-    assert state is not None
+    state = present(world.monitor.state(ServableId("a", 1)))
     assert (state.manager_state, str(state.error)) == (
         ManagerState.END,
         "INVALID_ARGUMENT: bad",
@@ -176,8 +176,7 @@ def test_available_handles_are_what_is_loaded(world: World) -> None:
 def test_available_is_published(world: World) -> None:
     """States of versions loaded on demand are states (EventBusSingleRequest)."""
     world.value(ServableRequest.specific("a", 1))
-    state = world.monitor.state(ServableId("a", 1))
-    assert state is not None
+    state = present(world.monitor.state(ServableId("a", 1)))
     assert state.manager_state is ManagerState.AVAILABLE
     assert state.reason == "requested"
 
@@ -376,6 +375,5 @@ def test_path_prefix_factory_serves_version_zero() -> None:
     assert factory.make(ServableId("a", 0)).payload is not None
     assert paths == ["/models/a"]
     assert factory.latest_version("a") == 0
-    error = factory.make(ServableId("a", 1)).error
-    assert error is not None
+    error = present(factory.make(ServableId("a", 1)).error)
     assert error.code is Code.FAILED_PRECONDITION

@@ -10,6 +10,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.transition_policy import resource_preserving
 from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS, Environment, Pools, saving
+from tests.present import present
 from tfs.core.errors import (
     InvalidArgument,
 )
@@ -38,8 +39,7 @@ def test_changed_files_are_loaded_beside_what_serves(env: Environment) -> None:
         with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
             assert isinstance(servable, FakeServable)
             assert servable.value == 1
-        state = env.monitor.state(ServableId("S1", 1))
-        assert state is not None
+        state = present(env.monitor.state(ServableId("S1", 1)))
         assert state.reason.endswith("before serves; replacement: loading")
         assert state.note == "runs in process: asked for"  # as it still does
         sequencer.open("load")
@@ -128,15 +128,13 @@ def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
     env.manager.step()
     sequencer.wait_reached("load", 1)
     env.manager.annotate(ServableId("m", 1), note="left the loop")
-    state = env.monitor.state(ServableId("m", 1))
-    assert state is not None
+    state = present(env.monitor.state(ServableId("m", 1)))
     assert state.manager_state is ManagerState.AVAILABLE
     assert state.is_changing
     sequencer.open("load")
     env.settle()
     env.manager.annotate(ServableId("m", 1), note="and came back")
-    state = env.monitor.state(ServableId("m", 1))
-    assert state is not None
+    state = present(env.monitor.state(ServableId("m", 1)))
     assert (str(state.error), state.is_changing) == ("INVALID_ARGUMENT: damaged", False)
     assert env.close()
 
@@ -152,8 +150,7 @@ def test_a_note_of_new_contents_is_not_shown_on_old_ones() -> None:
     def note_of(loader: FakeLoader) -> str:
         env.aspire("m", loader)
         env.settle()
-        state = env.monitor.state(id_)
-        assert state is not None
+        state = present(env.monitor.state(id_))
         assert {each.split(":")[0] for each in seen} <= {"runs inline"}
         seen.clear()
         return f"{state.note} {state.resident_bytes}"
@@ -165,9 +162,7 @@ def test_a_note_of_new_contents_is_not_shown_on_old_ones() -> None:
             id_, note=f"runs in {number}", resident_bytes=number, is_loading=True
         )
         env.manager.annotate(id_, note="runs inline: quickly")
-        state = env.monitor.state(id_)
-        assert state is not None
-        seen.append(state.note)
+        seen.append(present(env.monitor.state(id_)).note)
 
     bad = env.loader(
         "m", 1, errors=[InvalidArgument("damaged")], on_load=lambda: look(2)
@@ -250,8 +245,7 @@ def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> Non
         env.manager.step()
     sequencer.wait_reached("it", 1)
     env.aspire("m", env.loader("m", 1, value="new"))
-    due_s = env.manager.step()
-    assert due_s is not None
+    due_s = present(env.manager.step())
     assert env.available("m") == ()
     env.clock.advance(due_s - env.clock.now())
     available = threading.Event()

@@ -11,6 +11,7 @@ from managers.versions.harness_state import HarnessState
 from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS
 from tests.managers.executor_world import S1_1, S3_1, THREADS, World
+from tests.present import present
 from tfs.core.errors import (
     Code,
     Internal,
@@ -59,8 +60,7 @@ def test_load_that_does_not_fit_is_refused_and_the_others_serve_on(
         outcome.error
     )
     assert constrained.harness_state(S3_1) is HarnessState.ERROR
-    state = constrained.monitor.state(S3_1)
-    assert state is not None
+    state = present(constrained.monitor.state(S3_1))
     assert (state.manager_state, state.error) == (ManagerState.END, outcome.error)
     assert constrained.is_found(ServableRequest.latest("S1"))
 
@@ -103,8 +103,7 @@ def test_a_version_that_takes_more_than_there_is_goes_again(
     ) in outcome.error.message
     assert large.num_unloads == 1
     assert not constrained.is_found(ServableRequest.latest("S3"))
-    tracker = constrained.tracker
-    assert tracker is not None
+    tracker = present(constrained.tracker)
     assert tracker.used.describe() == "4 bytes"
     fits = constrained.loader("S4", 1, ram_bytes=1, loaded_bytes=6)
     assert constrained.load(fits).error is None
@@ -252,5 +251,4 @@ def test_unloaded_version_gives_back_all_it_reserved(constrained: World) -> None
     for servable_id in constrained.serving_map.list_ids():
         constrained.begin_unload(servable_id)
     constrained.settle()
-    assert constrained.tracker is not None
-    assert constrained.tracker.used.describe() == "nothing"
+    assert present(constrained.tracker).used.describe() == "nothing"

@@ -12,6 +12,7 @@ from managers.transition_policy import resource_preserving
 from managers.versions.version import RetryOptions
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving
 from tests.managers.transition_policy.tables import meaning
+from tests.present import present
 from tfs.core.errors import (
     Code,
     DataLoss,
@@ -41,8 +42,7 @@ def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> 
         "INVALID_ARGUMENT: corrupt",
         "None",
     ]
-    state = env.monitor.state(ServableId("m", 1))
-    assert state is not None
+    state = present(env.monitor.state(ServableId("m", 1)))
     assert state.reason == (
         "version 3 failed, for which it was unloaded; it serves meanwhile"
     )
@@ -126,8 +126,7 @@ def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
         ("m/1", "UNLOADING"),
         ("m/1", "END"),
     ]
-    state = env.monitor.state(ServableId("m", 2))
-    assert state is not None
+    state = present(env.monitor.state(ServableId("m", 2)))
     assert "tried again by request" in state.reason
     assert env.manager.failed_versions("m") == frozenset()
     assert env.close()
@@ -198,8 +197,7 @@ def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) 
     env.settle()
     assert env.available("m") == (1,)  # no pause without anything that serves
     assert str(env.error("m", 2)) == "UNAVAILABLE: busy"
-    status = env.manager.load_status(newest)
-    assert status is not None
+    status = present(env.manager.load_status(newest))
     assert status.next_attempt_s == env.clock.now() + 60.0
     env.clock.advance(59.0)
     env.settle()
@@ -208,8 +206,7 @@ def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) 
     env.settle()
     assert env.log.count("load", newest) == 2
     assert env.available("m") == (1,)
-    status = env.manager.load_status(newest)
-    assert status is not None
+    status = present(env.manager.load_status(newest))
     assert (status.num_failures, status.next_attempt_s) == (2, env.clock.now() + 120.0)
     env.clock.advance(120.0)
     env.settle()
@@ -228,9 +225,7 @@ def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
         env.clock.advance(60.0)
     assert env.available("m") == (1,)
     assert env.log.count("load", ServableId("m", 2)) == 3
-    status = env.manager.load_status(ServableId("m", 2))
-    assert status is not None
-    assert status.next_attempt_s is None
+    assert present(env.manager.load_status(ServableId("m", 2))).next_attempt_s is None
     assert env.close()
 
 
@@ -302,9 +297,7 @@ def test_what_stands_in_makes_way_while_it_loads() -> None:
         env.settle()
         assert env.available("m") == tuple(wanted)
         assert env.log.max_num_resident["m"] == 1
-        error = env.error("m", 1)
-        assert error is not None
-        assert error.code is Code.CANCELLED
+        assert present(env.error("m", 1)).code is Code.CANCELLED
         assert env.close()
 
 

@@ -13,6 +13,7 @@ from managers.versions.harness_state import HarnessState
 from managers.versions.version import RetryOptions
 from tests.managers.environment import POOLS
 from tests.managers.executor_world import S1_1, S3_1, THREADS, Outcome, World
+from tests.present import present
 from tests.threads import run_together
 from tfs.core.errors import (
     Code,
@@ -95,8 +96,7 @@ def test_unloaded_version_stays_until_it_is_forgotten(world: World) -> None:
     """DISABLED and END are remembered, then gone (StopManagingDisabledServable; Load, Unload)."""
     assert world.begin_unload(S1_1).error is None
     assert world.harness_state(S1_1) is HarnessState.DISABLED
-    state = world.monitor.state(S1_1)
-    assert state is not None
+    state = present(world.monitor.state(S1_1))
     assert (state.manager_state, state.error) == (ManagerState.END, None)
     world.table.stop_managing(S1_1)
     assert world.table.find(S1_1) is None
@@ -107,12 +107,10 @@ def test_failed_version_stays_until_it_is_forgotten(world: World) -> None:
     outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("bad")]))
     assert outcome.code is Code.INVALID_ARGUMENT
     world.settle()
-    snapshot = world.table.find(S3_1)
-    assert snapshot is not None
+    snapshot = present(world.table.find(S3_1))
     assert snapshot.state is HarnessState.ERROR
     assert snapshot.error is outcome.error
-    state = world.monitor.state(S3_1)
-    assert state is not None
+    state = present(world.monitor.state(S3_1))
     assert (state.manager_state, state.error) == (ManagerState.END, outcome.error)
     world.table.stop_managing(S3_1)
 
@@ -148,14 +146,10 @@ def test_erroneous_version_cannot_be_loaded(world: World) -> None:
     error = Unknown("no adapter")
     world.table.manage(ServableData(S3_1, None, error))
     assert world.events(S3_1) == ["START", "END"]
-    state = world.monitor.state(S3_1)
-    assert state is not None
-    assert state.error is error
+    assert present(world.monitor.state(S3_1)).error is error
     assert world.begin_load(S3_1).code is Code.FAILED_PRECONDITION
     assert not world.is_found(ServableRequest.latest("S3"))
-    snapshot = world.table.find(S3_1)
-    assert snapshot is not None
-    assert snapshot.error is error
+    assert present(world.table.find(S3_1)).error is error
 
 
 # -- loading and unloading -------------------------------------------------------------
@@ -406,8 +400,7 @@ def test_state_says_since_when_it_holds(world: World) -> None:
     world.clock.advance(60.0)
     world.table.annotate(S3_1, note="inline: 0.2 ms", resident_bytes=4096)
     world.table.report_error(S3_1, FailedPrecondition("quarantined"))
-    state = world.monitor.state(S3_1)
-    assert state is not None
+    state = present(world.monitor.state(S3_1))
     assert (state.since_s, state.note, state.resident_bytes) == (
         since_s,
         "inline: 0.2 ms",
@@ -416,8 +409,7 @@ def test_state_says_since_when_it_holds(world: World) -> None:
     assert state.error is not None
     world.begin_unload(S3_1)
     world.settle()
-    state = world.monitor.state(S3_1)
-    assert state is not None
+    state = present(world.monitor.state(S3_1))
     assert (state.since_s, state.error) == (world.clock.wall_s(), None)
 
 
@@ -432,9 +424,7 @@ def test_what_is_found_out_while_it_loads_is_published_with_it(world: World) -> 
     )
     world.settle()
     assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE"]
-    state = world.monitor.state(S3_1)
-    assert state is not None
-    assert state.note == "runs inline"
+    assert present(world.monitor.state(S3_1)).note == "runs inline"
 
 
 def test_what_is_known_already_is_not_published_again(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from managers.serving_map import Handle, ServingMap
+from tests.present import present
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import InvalidArgument, NotFound, Quarantined
 from tfs.core.servable_id import ServableId
@@ -94,8 +95,7 @@ def test_like_requests_are_pinned_together_unless_a_trial_sees_each() -> None:
     env = serving(1, 2, extra=f"{ALL} traffic {{ primary: 1 }}")
     served = env.core.served
     for version, expected in ((None, 1), (2, 2)):
-        handle = served.acquire_shared("a", version, None, 3)
-        assert handle is not None
+        handle = present(served.acquire_shared("a", version, None, 3))
         assert handle.id.version == expected
         assert handle.num_pins == 3
         for _ in range(3):
@@ -104,9 +104,7 @@ def test_like_requests_are_pinned_together_unless_a_trial_sees_each() -> None:
         served.acquire_shared("", None, None, 3)
     env.apply(canary("tee_fraction: 0.5"))
     assert served.acquire_shared("a", None, None, 3) is None
-    handle = served.acquire_shared("a", 2, None, 1)
-    assert handle is not None
-    assert handle.num_pins == 1
+    assert present(served.acquire_shared("a", 2, None, 1)).num_pins == 1
 
 
 def test_a_caller_of_a_canary_that_goes_gets_the_primary(
@@ -186,8 +184,7 @@ def test_a_split_goes_by_the_callers_key() -> None:
         assert env.request("a", key) == expected
         assert env.request("a", key) == expected
         assert env.request("a", key, version=1) == 1
-    trial = env.core.served.trial("a")
-    assert trial is not None
+    trial = present(env.core.served.trial("a"))
     num_canary = 2 * sum(share_of("a", key.encode()) < 0.3 for key in KEYS)
     assert trial.num_split_to_canary == num_canary
     assert trial.num_split_to_primary == 2 * len(KEYS) - num_canary

@@ -10,6 +10,7 @@ from sources.aspired_stream import Versions, decide
 from sources.listing import Listing
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Specific
+from tests.present import present
 from tfs.core.servable_id import ServableId
 from tfs.core.source import ServableData
 
@@ -42,8 +43,7 @@ def test_what_came_is_told_beside_what_went(
 ) -> None:
     """A version that takes another's place is new, or was there all the time."""
     decision = decide(SERVABLE, versions(1), found(2), known=known)
-    assert decision.aspired is not None
-    assert decision.aspired.reason == f"latest(1) of /m: {what}"
+    assert present(decision.aspired).reason == f"latest(1) of /m: {what}"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,7 @@ def test_what_is_pinned_is_part_of_why() -> None:
 def test_the_same_set_is_told_only_to_repeat_it() -> None:
     """Nothing new is nothing to say, until it is time to say it again."""
     assert decide(SERVABLE, versions(1), found(1)).aspired is None
-    repeated = decide(SERVABLE, versions(1), found(1), repeat=True).aspired
-    assert repeated is not None
+    repeated = present(decide(SERVABLE, versions(1), found(1), repeat=True).aspired)
     assert repeated.reason == "latest(1) of /m: unchanged"
 
 
@@ -103,8 +102,7 @@ def test_the_last_version_goes_only_on_request() -> None:
     # Not which: the last one told may have failed, and one before it serve.
     assert "what is loaded stays" in kept.problems[0]
     asked = decide(SERVABLE, versions(1), found(), unload_when_empty=True)
-    assert asked.aspired is not None
-    assert asked.aspired.versions == ()
+    assert present(asked.aspired).versions == ()
     wish = ServableToMonitor("m", "/m", Specific())
     assert decide(wish, versions(1), found(at_hand=(1,))).aspired is not None
     pinned = ServableToMonitor("m", "/m", Specific(), frozenset({1}))

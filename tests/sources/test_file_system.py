@@ -9,6 +9,7 @@ import pytest
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import StoragePath
 from sources.version_policy import All, Latest, Specific, VersionPolicy
+from tests.present import present
 from tests.sources.stepped_source import World, monitor, world
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.source import connect
@@ -79,8 +80,7 @@ def test_a_specific_version_is_found_under_leading_zeros() -> None:
     w.publish("00017")
     w.source.poll_once()
     (call,) = w.target.take()
-    assert call.versions[0].payload is not None
-    assert call.versions[0].payload.path == "/models/digits/00017"
+    assert present(call.versions[0].payload).path == "/models/digits/00017"
 
 
 def test_specific_of_nothing_unloads_all() -> None:
@@ -210,10 +210,8 @@ def test_the_same_version_at_a_new_base_path_is_another_payload() -> None:
     old = w.target.take()[0].versions[0].payload
     w.files.write("/elsewhere/1/servable.json", b"{}")
     w.source.update_config([monitor(base_path="/elsewhere")])
-    new = w.target.take()[0].versions[0].payload
-    assert new is not None
-    assert old is not None
-    assert (new.path, new == old) == ("/elsewhere/1", False)
+    new = present(w.target.take()[0].versions[0].payload)
+    assert (new.path, new == present(old)) == ("/elsewhere/1", False)
 
 
 def test_a_servable_left_out_and_back_before_a_look_stays() -> None:

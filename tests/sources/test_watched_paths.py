@@ -10,6 +10,7 @@ import pytest
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
 from sources.servable_to_monitor import StoragePath
+from tests.present import present
 from tests.sources.stepped_source import monitor
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock
@@ -91,8 +92,7 @@ def test_what_gives_no_events_is_polled(
             clock.advance(5)
             clock.block_until_sleepers(1)
             assert files.num_calls == calls
-            assert watcher.told is not None
-            watcher.told("/models/digits")
+            present(watcher.told)("/models/digits")
         else:
             clock.advance(5)
         assert target.wait_for(lambda calls: len(calls) == 2)
@@ -141,8 +141,7 @@ def test_what_could_not_be_read_is_looked_at_soon_again(path: str) -> None:
     with source:
         files.write("/models/digits/2/servable.json")
         files.break_path(path, PermissionError(13, "Permission denied"))
-        assert watcher.told is not None
-        watcher.told("/models/digits")
+        present(watcher.told)("/models/digits")
         clock.advance(1)
         clock.block_until_sleepers(1)
         assert len(target.calls) == 1
@@ -231,8 +230,7 @@ def test_events_are_used_as_soon_as_the_system_has_an_instance_again() -> None:
     assert watcher.paths == ["/models/digits"]
     clock.block_until_sleepers(1)
     files.write("/models/digits/2/servable.json")
-    assert watcher.told is not None
-    watcher.told("/models/digits")
+    present(watcher.told)("/models/digits")
     clock.advance(1)
     assert target.wait_for(lambda calls: len(calls) == 2)
     source.close()

@@ -10,6 +10,7 @@ from torch import nn
 from tests.export.called_version import call_version
 from tests.models.nested import Detector, Heads, Measured, Measures
 from tests.models.spans import Query, Span
+from tests.present import present
 from tfs.core.dtype import BOOL, FLOAT64, INT64
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
@@ -70,8 +71,7 @@ def test_named_tuples_and_dataclasses_are_arguments(
     flat = {"query.span.low": X, "query.span.high": X * 3}
     if has_weight:
         flat["query.weight"] = X + 1
-    manifest = read_manifest(path)
-    assert manifest is not None
+    manifest = present(read_manifest(path))
     assert list(manifest.signatures["serving_default"].inputs) == list(flat)
     assert same(answer(path, flat)["output"], module(query))
 
@@ -118,8 +118,7 @@ def test_an_entry_picks_all_that_is_within_it() -> None:
 def test_numbers_of_python_are_outputs_too(tmp_path: Path) -> None:
     """They arrive as Python counts, in 64 bits, so that nothing is rounded."""
     path = save(Measures().eval(), X, tmp_path / "m", batched=False)
-    manifest = read_manifest(path)
-    assert manifest is not None
+    manifest = present(read_manifest(path))
     outputs = manifest.signatures["serving_default"].outputs
     assert [spec.dtype for spec in outputs.values()] == [FLOAT64, BOOL, INT64]
     got = answer(path, {"x": X})
@@ -194,8 +193,7 @@ def test_what_no_client_could_read_is_refused_with_what_to_return(
 def test_a_hand_written_form_that_fits_no_input_is_refused(tmp_path: Path) -> None:
     """A manifest edited by hand says what is wrong with it, not a KeyError."""
     path = save(Heads().eval(), X, tmp_path / "m")
-    manifest = read_manifest(path)
-    assert manifest is not None
+    manifest = present(read_manifest(path))
     for arguments, message in (
         ({"x": {"dict": {"a": "y"}}}, "names y, which signature"),
         ({"x": {"set": ["x"]}}, "is no argument's form"),

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from tests.present import present
 from tests.python_program import output_of
 from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import (
@@ -104,8 +105,7 @@ def test_workers_compete_with_the_server_by_their_priority(
     Zygotes are in another process group, as Ctrl-C is the server's to handle.
     """
     pid = pid_of(host.pool().load(package(tmp_path, Scale())))
-    zygote_pid = host.zygote.pid
-    assert zygote_pid is not None
+    zygote_pid = present(host.zygote.pid)
     assert os.getsid(pid) == os.getsid(0)
     assert os.getsid(zygote_pid) == os.getsid(0)
     assert os.getpgid(zygote_pid) != os.getpgid(0)
@@ -495,9 +495,7 @@ def test_a_worker_holds_its_own_descriptors_only(
             text = maps.read()
         assert "grpc" not in text
         assert "google/_upb" not in text  # protobuf's library
-    zygote_pid = host.zygote.pid
-    assert zygote_pid is not None
-    assert len(os.listdir(f"/proc/{zygote_pid}/task")) == 1
+    assert len(os.listdir(f"/proc/{present(host.zygote.pid)}/task")) == 1
 
 
 def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
@@ -540,8 +538,7 @@ def test_a_zygote_without_users_is_ended(tmp_path: Path) -> None:
     with process_host(linger_s=0.05) as host:
         interpreter = host.pool()
         loaded = interpreter.load(source)
-        first = host.zygote.pid
-        assert first is not None
+        first = present(host.zygote.pid)
         loaded.unload()
         until(lambda: is_gone(first), "the end of the zygote")
         again = interpreter.load(source)

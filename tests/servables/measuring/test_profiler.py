@@ -11,6 +11,7 @@ import torch
 
 from tests.models.digits import DigitClassifier
 from tests.models.greedy import Greedy
+from tests.present import present
 from tests.runtime.process_host import process_host
 from tests.servables.fakes import ID
 from tests.servables.measuring.fake_subject import (
@@ -75,8 +76,7 @@ def test_second_version_of_the_same_code_is_rehearsed_and_not_measured(
 
     A fresh process's first calls take long, so they are made beside what serves.
     """
-    first = wanted.profile(1)
-    assert first is not None
+    first = present(wanted.profile(1))
     assert first.signatures[DEFAULT_SIGNATURE].rows_independent
     assert wanted.profile(2) is first
     rehearsed = f"{DEFAULT_SIGNATURE} rehearsed"
@@ -101,8 +101,7 @@ def test_calls_that_take_longer_than_the_budget_are_not_rehearsed(
 def test_code_that_remembers_its_calls_is_not_called_again(wanted: Wanted) -> None:
     """Code that remembers its calls is not called, or clients would get the traces."""
     wanted.subject.function = Remembering()
-    first = wanted.profile(1)
-    assert first is not None
+    first = present(wanted.profile(1))
     assert not first.is_repeatable
     assert wanted.profile(2) is first
     assert wanted.subject.calls == []
@@ -112,26 +111,22 @@ def test_other_weights_may_connect_rows(wanted: Wanted) -> None:
     """A coefficient that was zero hid what the code does; known code is no proof."""
     assert wanted.profile(1) is not None
     wanted.subject.function = centred
-    second = wanted.profile(2)
-    assert second is not None
+    second = present(wanted.profile(2))
     found = second.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is False
     assert "when it was alone" in found.why_dependent
     wanted.subject.function = doubled
-    third = wanted.profile(3)
-    assert third is not None
+    third = present(wanted.profile(3))
     assert third.signatures[DEFAULT_SIGNATURE].rows_independent is True
 
 
 def test_what_one_version_could_not_show_another_may(wanted: Wanted) -> None:
     """Weights of zero give every row the same answer, and the next version's do not."""
     wanted.subject.function = lambda rows: [(0.0, 0.0)] * len(rows)
-    first = wanted.profile(1)
-    assert first is not None
+    first = present(wanted.profile(1))
     assert first.signatures[DEFAULT_SIGNATURE].rows_independent is None
     wanted.subject.function = doubled
-    second = wanted.profile(2)
-    assert second is not None
+    second = present(wanted.profile(2))
     assert second.signatures[DEFAULT_SIGNATURE].rows_independent is True
 
 
@@ -168,8 +163,7 @@ def test_measurement_that_may_mislead_is_used_and_not_kept(
 def test_dependent_rows_are_known_for_the_next_version_too(wanted: Wanted) -> None:
     """That a model mixes its batch is as much worth knowing as that it does not."""
     wanted.subject.function = centred
-    profile = wanted.profile()
-    assert profile is not None
+    profile = present(wanted.profile())
     assert profile.signatures[DEFAULT_SIGNATURE].rows_independent is False
     assert wanted.profiler.known("d") is profile
 
@@ -201,8 +195,7 @@ def test_loader_measures_what_it_loaded(
     assert profile.signatures[DEFAULT_SIGNATURE].rows_independent
     assert profile.two_thread_scaling is not None
     assert profile.load_s is not None
-    assert profile.import_s is not None
-    assert profile.import_s <= profile.load_s
+    assert present(profile.import_s) <= profile.load_s
     assert profile.signatures[DEFAULT_SIGNATURE].peak_bytes is not None
     if isinstance(interpreter, InlineInterpreter):  # where others allocate, too
         assert profile.resident_bytes is None
@@ -235,10 +228,8 @@ def test_import_is_measured_in_processor_time(
     loader.load(ID)
     profile = loader.servable.profile  # type: ignore[attr-defined]
     assert profile is not None
-    assert profile.import_s is not None
-    assert profile.import_s < 0.3
-    assert profile.load_s is not None
-    assert profile.load_s >= 0.3
+    assert present(profile.import_s) < 0.3
+    assert present(profile.load_s) >= 0.3
     loader.unload()
 
 
@@ -258,8 +249,7 @@ def test_what_calls_were_seen_to_take_is_reserved_for_the_first_version_too(
         assert isinstance(loader, VersionLoader)
         profile = loader.servable.profile  # type: ignore[attr-defined]
         assert profile is not None
-        measured = profile.signatures[DEFAULT_SIGNATURE].peak_bytes
-        assert measured is not None
+        measured = present(profile.signatures[DEFAULT_SIGNATURE].peak_bytes)
         assert measured > 40 << 20
         assert loader.estimate_resources()[peak] == max(
             before, measured, profile.load_peak_bytes or 0

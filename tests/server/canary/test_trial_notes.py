@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.present import present
 from tests.server.admin.admin_operator import operating
 from tests.server.environment import Environment, model
 from tfs.core.errors import FailedPrecondition, Internal, NotFound
@@ -69,9 +70,7 @@ def reject(env: Environment) -> None:
     """Has the canary fail on a copy."""
     env.puppet("a", 2).error = Internal("broken")
     env.request("a")
-    trial = env.core.served.trial("a")
-    assert trial is not None
-    assert trial.rejected
+    assert present(env.core.served.trial("a")).rejected
 
 
 def test_without_a_state_directory_a_restart_tries_again() -> None:
@@ -100,8 +99,7 @@ def test_other_words_for_the_same_settings_leave_a_trial_as_it_is() -> None:
     before = env.core.served.trial("a")
     env.apply(model("a", "", TRIAL.replace("guard {", "guard { min_samples: 1")))
     after = env.core.served.trial("a")
-    assert before is not None
-    assert after is before
+    assert after is present(before)
     assert after.rejected
     assert after.total.num_samples == 1
 

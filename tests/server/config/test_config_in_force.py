@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.present import present
 from tests.server.environment import Environment, config, message, model, one
 from tfs.core.errors import (
     Aborted,
@@ -82,9 +83,7 @@ def test_a_bad_config_changes_nothing(
     assert not outcome.is_applied
     assert env.core.config.running is before
     assert env.served("a") == 1
-    refusal = env.core.config.refusal
-    assert refusal is not None
-    assert refusal.error.message == outcome.error.message
+    assert present(env.core.config.refusal).error.message == outcome.error.message
 
 
 def test_every_wrong_model_is_told(env: Environment) -> None:
@@ -143,8 +142,7 @@ def test_a_failing_model_is_named_and_the_others_serve(env: Environment) -> None
 def test_a_model_that_does_not_exist_blocks_nothing(env: Environment) -> None:
     """A typo is told at once, and the next config is read."""
     outcome = one(env.apply(model("a"), model("typo")))
-    assert outcome.error is not None
-    assert "/models/typo of typo does not exist" in outcome.error.message
+    assert "/models/typo of typo does not exist" in present(outcome.error).message
     assert one(env.apply(model("a"), model("b"))).error is None
 
 
@@ -169,8 +167,7 @@ def test_what_failed_before_is_told_where_nothing_comes_of_the_config(
     env.apply(model("a"), model("b"))
     for extra in ("", 'version_labels { key: "x" value: 1 }'):
         outcome = one(env.apply(model("a"), model("b", "", extra)))
-        assert outcome.error is not None
-        assert "/models/b/1 is damaged" in outcome.error.message
+        assert "/models/b/1 is damaged" in present(outcome.error).message
 
 
 def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
@@ -180,8 +177,7 @@ def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
     env.broken.add("/models/b/1")
     env.apply(model("a"), model("b"))
     outcome = one(env.apply(model("a"), model("b", "/nowhere")))
-    assert outcome.error is not None
-    assert "/nowhere of b does not exist" in outcome.error.message
+    assert "/nowhere of b does not exist" in present(outcome.error).message
 
 
 @pytest.mark.parametrize(
@@ -201,8 +197,7 @@ def test_a_change_to_what_is_not_there_is_told_though_the_old_version_serves(
     """Whoever mistypes a base path, or a version, hears of it from the reload."""
     outcome = one(env.apply(model("a", base_path, extra)))
     assert outcome.is_applied
-    assert outcome.error is not None
-    assert words in outcome.error.message
+    assert words in present(outcome.error).message
     assert env.served("a") == 1
     again = one(env.apply(model("a", base_path, extra)))
     assert again.error is None, "nothing was changed, and it serves"
@@ -260,9 +255,7 @@ def test_a_primary_that_failed_is_told_with_why(env: Environment) -> None:
     env.broken.add(env.add_version("a", 9))
     pinned = model("a", "", "traffic { primary: 9 }")
     for _ in range(2):
-        error = one(env.apply(pinned)).error
-        assert error is not None
-        assert "/models/a/9 is damaged" in error.message
+        assert "/models/a/9 is damaged" in present(one(env.apply(pinned)).error).message
 
 
 def test_a_version_that_is_missing_beside_others_is_a_note(env: Environment) -> None:
@@ -282,9 +275,7 @@ def test_a_jump_of_the_wall_clock_holds_nobody_up(
     outcomes = env.apply(model("a"), model("b"), settles=False)
     env.clock.set_wall(env.clock.wall_s() + jump_s)
     env.settle()
-    error = one(outcomes).error
-    assert error is not None
-    assert "/models/b/1 is damaged" in error.message
+    assert "/models/b/1 is damaged" in present(one(outcomes).error).message
 
 
 def test_a_newer_config_supersedes_one_that_waits(env: Environment) -> None:
@@ -381,9 +372,7 @@ def test_a_reload_by_rpc_waits_for_a_model_that_it_corrects(env: Environment) ->
     assert one(outcomes).error is None
     assert env.served("b") == 1
     assert one(reload(model("c", "/models/typo"))).error is not None
-    error = one(reload(model("c"))).error
-    assert error is not None
-    assert "DATA_LOSS" in error.message
+    assert "DATA_LOSS" in present(one(reload(model("c"))).error).message
     only = "model_version_policy { specific { versions: 7 } }"
     assert one(reload(model("d", "/models/b", only))).error is not None
     assert one(reload(model("d", "/models/b"))).error is None
@@ -429,8 +418,7 @@ def test_the_config_cannot_be_changed_before_the_start() -> None:
     """A request that comes before the first config is told to come again."""
     environment = Environment()
     outcome = one(environment.apply(model("a")))
-    assert outcome.error is not None
-    assert outcome.error.code.name == "UNAVAILABLE"
+    assert present(outcome.error).code.name == "UNAVAILABLE"
 
 
 def test_an_unknown_platform_ends_the_start() -> None:

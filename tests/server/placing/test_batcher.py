@@ -8,6 +8,7 @@ import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.cost_table import Padding
+from tests.present import present
 from tests.server.puppet import PuppetServable
 from tfs.core.batch.batch_queue_options import Mixing
 from tfs.core.dtype import FLOAT32
@@ -98,8 +99,7 @@ def test_parameters_of_tensorflow_serving_are_read_unchanged() -> None:
     assert (found.policy.padding, found.policy.window) == (Padding.UP, None)
     assert found.policy.weight == 1.0
     assert found.length_buckets == ()
-    low = found.queue.low
-    assert low is not None
+    low = present(found.queue.low)
     assert (low.mixing, low.ageing_s, low.max_rows) == (Mixing.PAD_TO_MAX, 1.0, None)
 
 
@@ -123,15 +123,13 @@ def test_a_policy_says_what_tensorflow_serving_cannot() -> None:
     policy, low = found.policy, found.queue.low
     assert (policy.weight, policy.max_in_flight) == (2.5, 3)
     assert policy.padding is Padding.CHEAPEST
-    assert policy.window is not None
-    assert policy.window.margin == 1.2
+    assert present(policy.window).margin == 1.2
     assert found.length_buckets == (64, 512)
     assert low is not None
     assert (low.mixing, low.ageing_s) == (Mixing.ISOLATE, 0.25)
     assert (low.timeout_s, low.max_rows) == (0.001, 8)
     plain = read_batching_parameters("policy { deadline_window {} }", "here")
-    assert plain.policy.window is not None
-    assert plain.policy.window.margin == 1.05
+    assert present(plain.policy.window).margin == 1.05
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.plan_desk import Desk, Model, PromptModel, SharedLookup, message
 from tests.handlers.served import OneModel
+from tests.present import present
 from tests.tensors import floats
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.model_spec import ModelSpec
@@ -264,23 +265,19 @@ def test_an_error_ends_the_span_too(traced: Traced) -> None:
 
 def test_what_the_server_did_wrong_is_its_error(traced: Traced) -> None:
     """The span says so by its status; what no UTF-8 is in an attribute is replaced."""
-    trace = traced.tracer.begin(traced.call(), "Predict")
-    assert trace is not None
+    trace = present(traced.tracer.begin(traced.call(), "Predict"))
     trace.name(ServableId("m\udcff", 1), "s")
     trace.end(Code.INTERNAL, 1.0, 2.0, 3.0)
     span = traced.spans()["Predict"]
     assert not span.status.is_ok
-    assert span.attributes is not None
-    assert span.attributes["tfs.model"] == "m?"
+    assert present(span.attributes)["tfs.model"] == "m?"
 
 
 def test_without_its_propagator_no_caller_is_a_parent() -> None:
     """The request is traced as one that nobody traces yet."""
     traced = Traced(takes_parent=False)
     call = traced.call(traceparent=f"00-{TRACE:032x}-{SPAN:016x}-00")
-    trace = traced.tracer.begin(call, "Predict")
-    assert trace is not None
-    assert trace.context.trace_id != TRACE
+    assert present(traced.tracer.begin(call, "Predict")).context.trace_id != TRACE
 
 
 @pytest.mark.parametrize(
@@ -304,8 +301,7 @@ def test_what_is_no_span_starts_a_trace_of_its_own(
     traced = Traced()
     call = traced.call()
     call.metadata = (("a", "b"), ("traceparent", value))
-    trace = traced.tracer.begin(call, "Predict")
-    assert trace is not None
+    trace = present(traced.tracer.begin(call, "Predict"))
     assert (trace.context.trace_id == TRACE) is is_taken
 
 
@@ -352,8 +348,7 @@ def test_a_collector_that_says_nothing_does_not_keep_the_server(
         tracing = OtelTracing(os.environ, MonotonicClock())
         tracing.start()
         assert TRACING.tracer is not None
-        trace = TRACING.tracer.begin(Traced().call(), "Predict")
-        assert trace is not None
+        trace = present(TRACING.tracer.begin(Traced().call(), "Predict"))
         trace.end(Code.OK, 1.0, 2.0, 3.0)
         with caplog.at_level(logging.WARNING):
             tracing.close()
