@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 
 import pytest
 import torch
 
-from tests.benchmarks import h2load, rpc
-from tests.benchmarks.harness import Report
-from tests.benchmarks.load import run_closed_loop
+from tests.benchmarks import rpc
 from tests.benchmarks.server_process import ServerProcess
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 INPUTS = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
-UNPACKED = h2load.TOOLS / "h2load"
-TINY = rpc.Effort(round_s=0.05, num_rounds=1, num_first=64)
 
 
 def make_reply(inputs: torch.Tensor, *, raw: bool = False) -> bytes:
@@ -57,37 +51,3 @@ def test_a_server_runs_on_its_core_with_all_its_threads() -> None:
     (core,), _ = rpc.split_cores()
     with ServerProcess([sys.executable, "-c", script], cores={core}) as server:
         assert server.target == str(core)
-
-
-def test_the_echo_of_express_returns_every_body() -> None:
-    """The floor answers Predict with its bytes, and ends on SIGTERM."""
-    command = [sys.executable, "-m", "tests.benchmarks.express_echo"]
-    with ServerProcess(command) as server:
-        load = run_closed_loop(
-            server.target,
-            rpc.PREDICT,
-            b"abc",
-            num_in_flight=4,
-            duration_s=0.1,
-            check=lambda reply: reply == b"abc",
-        )
-        pid = server.pid
-    assert load.num_ok > 0
-    assert load.num_failed == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-@pytest.mark.skipif(
-    shutil.which("h2load") is None and not UNPACKED.is_dir(),
-    reason="no h2load here; make bench-rpc unpacks one",
-)
-def test_a_process_interpreter_is_measured_from_end_to_end() -> None:
-    """One row the whole way: servers, checks, h2load, CPU of the tree."""
-    pytest.importorskip("uvloop", reason="the reference server wants the extra 'bench'")
-    report = Report(rpc.ROWS)
-    rpc.measure_process(report, TINY)
-    (outcome,) = (one for one in report.outcomes() if one.value is not None)
-    assert outcome.row.name.startswith("rpc/small-process-tree-cpu/")
-    assert outcome.baseline is not None
-    assert outcome.baseline > 0  # its own may take less than a tick
