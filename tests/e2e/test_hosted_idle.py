@@ -23,7 +23,6 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import SynchronizerOptions
@@ -39,7 +38,6 @@ class Idle:
     def __init__(self, folder: Path, window_s: float) -> None:
         self.folder, self.clock = folder, MonotonicClock()
         self.state = FleetState(SqliteStore(str(folder / "fleet.db")))
-        self.channels = JobChannels()
         processes = LocalProcesses(
             folder / "jobs",
             lambda place: _server_command(place, QUICK),
@@ -53,7 +51,6 @@ class Idle:
         router = PythonRouterOptions([door(self.router, "")])
         self.service = HostedService(
             self.state,
-            self.channels,
             ServiceOptions(ControlOptions(), router, looks),
             self.clock,
             jobs=self.servers,
@@ -101,7 +98,6 @@ class Idle:
         self.service.stop_keeping()
         self.servers.drain(until_s)
         self.service.close(until_s)
-        self.channels.close()
         self.servers.close()
         self.state.store.close()
 

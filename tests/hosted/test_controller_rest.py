@@ -21,7 +21,6 @@ from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -43,7 +42,6 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     """Two doors of a controller: plain, and for verified certificates."""
     state = state_in(tmp_path_factory.mktemp("fleet"))
     state.change(edits.put_job(server("127.0.0.1:1", 100 * MIB)))
-    channels = JobChannels()
     tls = CERTIFICATES.tls(mutual=True)
     doors = [
         ListenerOptions("http", "127.0.0.1:0", protocol="http/1.1"),
@@ -51,7 +49,6 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     ]
     service = HostedService(
         state,
-        channels,
         ServiceOptions(
             ControlOptions(http_listeners=doors, http_key=KEY),
             None,
@@ -61,7 +58,6 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     )
     yield [int(each.rpartition(":")[2]) for each in service.start()]
     service.close(MonotonicClock.now() + PATIENCE_S)
-    channels.close()
     state.store.close()
 
 

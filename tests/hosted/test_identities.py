@@ -22,7 +22,6 @@ from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.identities import ControlOptions, Identities, Identity, read_identities
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -189,11 +188,10 @@ def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
     import grpc
 
     state = state_in(tmp_path)
-    channels, certificates = JobChannels(), Certificates()
+    certificates = Certificates()
     tls = certificates.tls(mutual=True)
     service = HostedService(
         state,
-        channels,
         ServiceOptions(
             ControlOptions(
                 [ListenerOptions("control", "127.0.0.1:0", tls=tls)],
@@ -225,5 +223,4 @@ def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
         asked = pb.SimulateRequest(remove_model=pb.RemoveModelRequest(model="m"))
         assert pb.Simulation.FromString(ask("Simulate", asked)).refusal
     service.close(MonotonicClock.now() + PATIENCE_S)
-    channels.close()
     state.store.close()

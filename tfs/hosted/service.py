@@ -40,9 +40,9 @@ from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
+from tfs.hosted.routing.admin_requests import AdminRequests
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.job_connection import TlsFiles
 from tfs.hosted.routing.job_requests import JobRequests
 from tfs.hosted.routing.python_router import PythonRouter
@@ -64,7 +64,6 @@ class PythonRouterOptions:
 
     listeners: Sequence[ListenerOptions]
     hedge_budget: float = 0.05  # of all requests, at most
-    tls: TlsFiles | None = None  # to servers; None: plain text
 
     def __post_init__(self) -> None:
         if not 0 <= self.hedge_budget <= 1:  # also refuses NaN
@@ -84,6 +83,7 @@ class ServiceOptions:
     model_stores: Mapping[str, str] = field(default_factory=dict)
     # Where clients of xds:/// ask for servers; None: nowhere.
     xds: ListenerOptions | None = None
+    tls: TlsFiles | None = None  # to servers; None: plain text
 
 
 class HostedService:
@@ -91,7 +91,6 @@ class HostedService:
 
     Args:
         state: The fleet.
-        channels: The channels to the servers; owned by the caller.
         options: What it does.
         clock: Times everything.
         reader: Reads requests of the Controller API; None does not offer it.
@@ -102,7 +101,6 @@ class HostedService:
     def __init__(
         self,
         state: FleetState,
-        channels: JobChannels,
         options: ServiceOptions,
         clock: Clock | None = None,
         reader: EditReader | None = None,
@@ -112,13 +110,14 @@ class HostedService:
         self._state = state
         self._clock = clock or MonotonicClock()
         self._loop = ServingLoop(self._clock)
+        self._servers = AdminRequests(self._loop, options.tls)
         self._callers = ThreadExecutor(_NUM_THREADS, "ask-job", self._clock)
         # Commands block for as long as versions are tried, and hold up no look at servers.
         self._acting = ThreadExecutor(_NUM_THREADS, "act", self._clock)
         self._jobs = jobs
         self._synchronizer = Synchronizer(
             state,
-            channels,
+            self._servers,
             self._take_routes,
             self._clock,
             self._callers,
@@ -139,7 +138,7 @@ class HostedService:
                 self._clock,
                 self._synchronizer.nudge,
                 options.model_stores,
-                channels.probe,
+                self._servers.probe,
             )
             self._commands = ControllerService(
                 self._controller,
@@ -215,6 +214,7 @@ class HostedService:
         if self._http is not None:
             self._http.close()
         self._transport.close()
+        self._servers.close()
         self._acting.close(deadline_s)
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
@@ -239,8 +239,8 @@ class HostedService:
             return []
         how = options
         if isinstance(how, EnvoyOptions):
-            how = PythonRouterOptions((), tls=how.tls)
-        jobs = JobRequests(self._loop, how.tls)
+            how = PythonRouterOptions(())
+        jobs = JobRequests(self._loop, self._options.tls)
         own = PythonRouter(
             how.listeners, self._loop, jobs, how.hedge_budget, self._missed
         )
@@ -252,7 +252,7 @@ class HostedService:
 
             ads = AdsServer()
             if isinstance(options, EnvoyOptions):
-                routers.append(EnvoyRouter(options, self._loop, ads))
+                routers.append(EnvoyRouter(options, self._loop, ads, self._options.tls))
             if xds is not None:
                 routers.append(XdsRouter(xds, self._loop, ads))
         return routers

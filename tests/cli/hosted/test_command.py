@@ -23,7 +23,6 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.probes import PER_VERSION_BYTES
 from tfs.hosted.reports import JobSighting, ReplicaSighting
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.server.config.server_config import read_model
@@ -36,12 +35,10 @@ ONE, TWO = "127.0.0.1:1", "127.0.0.1:2"
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetState]:
     """A controller that commands find; it looks at servers itself, but tells nobody."""
     made = state_in(tmp_path)
-    channels = JobChannels()
     with tempfile.TemporaryDirectory(prefix="tfs") as folder:
         address = f"unix:{folder}/control.sock"
         service = HostedService(
             made,
-            channels,
             ServiceOptions(
                 ControlOptions([ListenerOptions("control", address)]),
                 None,
@@ -58,7 +55,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetStat
         monkeypatch.delenv("TFS_HOSTED_STORE", raising=False)
         yield made
         service.close(MonotonicClock.now() + PATIENCE_S)
-    channels.close()
     made.store.close()
 
 

@@ -17,7 +17,6 @@ from tfs.hosted.fleet import Job
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -53,10 +52,10 @@ class HeldJobs(RunningJobs):
 
 def test_who_ends_a_fleet_is_given_no_job_to_keep_any_more(tmp_path: Path) -> None:
     """A look at the store that is under way comes first, so that all jobs stay drained."""
-    state, channels, jobs = state_in(tmp_path), JobChannels(), HeldJobs()
+    state, jobs = state_in(tmp_path), HeldJobs()
     state.change(edits.put_job(Job("job", MIB, is_ours=True)))
     options = ServiceOptions(ControlOptions(), None)
-    service = HostedService(state, channels, options, jobs=jobs)
+    service = HostedService(state, options, jobs=jobs)
     service.start()
     jobs.start()
     assert jobs.asked.wait(PATIENCE_S)
@@ -66,7 +65,6 @@ def test_who_ends_a_fleet_is_given_no_job_to_keep_any_more(tmp_path: Path) -> No
     service.close(MonotonicClock.now() + PATIENCE_S)
     assert not jobs.seen
     jobs.close()
-    channels.close()
     state.store.close()
 
 

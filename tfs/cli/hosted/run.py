@@ -29,7 +29,6 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions, read_identities
 from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.routing.envoy_config import EnvoyOptions
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.job_connection import TlsFiles
 from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
@@ -59,6 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     xds = None
     if arguments.xds:
         xds = door(arguments.xds, arguments.ssl_config_file, "--xds")
+    tls = None
+    if credentials_of(arguments) is not None:  # which says what is wrong with a file
+        tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
     options = ServiceOptions(
         control,
         _router(arguments),
@@ -69,16 +71,16 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         model_stores=read_stores(arguments.model_store, ""),
         xds=xds,
+        tls=tls,
     )
     store, copy = _open_store(arguments.store), FleetCopy(arguments.copy)
     state = FleetState(store, copy, take_over=arguments.take_over)
     if not arguments.copy:
         state.read()  # reports a wrong path now, not later
-    channels = JobChannels(credentials_of(arguments))
     if not arguments.only_routes:
         jobs = _jobs(arguments, clock)
         reader = EditReader(read_model, may_run_jobs=jobs is not None)
-    service = HostedService(state, channels, options, clock, reader, jobs)
+    service = HostedService(state, options, clock, reader, jobs)
 
     def drain() -> bool:
         return service.drain(clock.now() + arguments.drain_timeout_s)
@@ -88,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return serve_until_told(service, drain, clock)
     finally:
-        channels.close()
         if jobs is not None:
             jobs.close()
         store.close()
@@ -131,14 +132,11 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
     listen = door(arguments.listen, arguments.ssl_config_file)
-    tls = None
-    if arguments.ca:
-        tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
     if not arguments.envoy:
-        return PythonRouterOptions([listen], arguments.hedge_budget, tls)
+        return PythonRouterOptions([listen], arguments.hedge_budget)
     if arguments.ssl_config_file:
         raise InvalidArgument("--ssl_config_file is for the router in Python")
-    return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s, tls)
+    return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s)
 
 
 def serve_until_told(

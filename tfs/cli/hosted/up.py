@@ -30,7 +30,6 @@ from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
-from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
@@ -67,14 +66,13 @@ def up(arguments: argparse.Namespace) -> int:
     )
     servers = RunningJobs(server_processes, clock)
     routers = RunningJobs(router_processes, clock)
-    channels = JobChannels()
     options = ServiceOptions(
         control_options(arguments, folder / "control.key"),
         router=None,
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
     reader = EditReader(read_model, may_run_jobs=True)
-    service = HostedService(state, channels, options, clock, reader, servers)
+    service = HostedService(state, options, clock, reader, servers)
     routers.keep([JobSpec("router", 1, _ROUTER_BYTES)])
     servers.start()
     routers.start()
@@ -99,7 +97,7 @@ def up(arguments: argparse.Namespace) -> int:
     try:
         return serve_until_told(service, drain, clock, announce, kill)
     finally:
-        for each in (channels, servers, routers, state.store):
+        for each in (servers, routers, state.store):
             each.close()
 
 

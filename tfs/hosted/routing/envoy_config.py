@@ -59,7 +59,6 @@ class EnvoyOptions:
     address: str  # where it answers: "HOST:PORT" with a port, or "unix:/path"
     folder: str  # for its files; its path is short enough for sockets
     hedge_after_s: float = 0.2  # without an answer: then a second server is asked
-    tls: TlsFiles | None = None  # to servers; None: plain text
 
     def __post_init__(self) -> None:
         if not self.hedge_after_s > 0:

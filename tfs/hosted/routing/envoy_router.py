@@ -30,6 +30,7 @@ from tfs.hosted.routing.ads import AdsServer, Resources
 from tfs.hosted.routing.cluster_groups import ClusterGroups, Servers, regrouped
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import Routes
+from tfs.hosted.routing.job_connection import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class EnvoyRouter:
         options: How Envoy routes.
         loop: Its thread.
         ads: Tells Envoy.
+        tls: For TLS to the servers; None speaks plain text.
 
     Raises:
         FailedPrecondition: Envoy is not installed.
@@ -55,9 +57,14 @@ class EnvoyRouter:
     """
 
     def __init__(
-        self, options: EnvoyOptions, loop: ServingLoop, ads: AdsServer
+        self,
+        options: EnvoyOptions,
+        loop: ServingLoop,
+        ads: AdsServer,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._options = options
+        self._tls = tls
         self._loop = loop
         self._folder = Path(options.folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -131,13 +138,12 @@ class EnvoyRouter:
             self._tell(self._groups.servers, self._groups.group_of)
 
     def _tell(self, servers: Servers, group_of: Mapping[str, str]) -> None:
-        tls, hedge_after_s = self._options.tls, self._options.hedge_after_s
-        clusters = {each: envoy_config.cluster(each, tls) for each in servers}
+        clusters = {each: envoy_config.cluster(each, self._tls) for each in servers}
         at = {
             each: envoy_config.assignment(each, envoy_config.places(found).values())
             for each, found in servers.items()
         }
-        table = envoy_config.routes(group_of, hedge_after_s)
+        table = envoy_config.routes(group_of, self._options.hedge_after_s)
         self._offer(
             {
                 envoy_config.CLUSTER: clusters,
