@@ -112,7 +112,7 @@ def test_requests_act_once_and_are_told_of(ports: list[int], tmp_path: Path) -> 
         ("/v1/GetModel", '{"model": ', "POST", 400, "no GetModelRequest"),
         ("/v1/GetModel", "[" * 100_000, "POST", 400, "no GetModelRequest"),
         ("/v1/AddModel", {"model": "m"}, "POST", 400, "request_id"),
-        ("/v1/GetModel", None, "GET", 501, "takes POST"),
+        ("/v1/GetModel", None, "GET", 405, "takes POST"),
         ("/v1/WatchModel", None, "POST", 404, "/v1/ListModels"),
         ("/v1", None, "GET", 404, "/v1/AddModel"),
     ],
@@ -121,8 +121,9 @@ def test_errors_are_json_with_the_status_of_their_code(
     ports: list[int], path: str, body: Any, verb: str, status: int, said: str
 ) -> None:
     """Whoever may ask is told what is wrong."""
-    got, document, _ = ask(ports[0], path, body, verb=verb)
+    got, document, sent = ask(ports[0], path, body, verb=verb)
     assert (got, said in document["error"]) == (status, True), document
+    assert sent.get("Allow") == ("POST" if status == 405 else None)
 
 
 @pytest.mark.parametrize("path", [*UNARY, "WatchModel", "Nothing"])

@@ -17,11 +17,10 @@ from tfs.core.errors import (
     NotFound,
     PermissionDenied,
     ServingError,
-    Unimplemented,
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.http_call import HttpCall, HttpReply, verb_not_taken
 from tfs.handlers.admin_access import AdminAccess, AdminFrom
 from tfs.handlers.delegating_call import TranslatedCall
 from tfs.handlers.message_limits import CONFIG_BYTES, parse
@@ -77,7 +76,7 @@ class ControllerService:
                 known = ", ".join(_PREFIX + each for each in sorted(_UNARY))
                 raise NotFound(f"there is nothing at {call.path}; there are {known}")
             if call.verb != "POST":
-                raise Unimplemented(f"{call.path} takes POST, not {call.verb}")
+                raise verb_not_taken(call.path, call.verb, "POST")
             request, reply = _kind(method.input_type)(), _kind(method.output_type)
             json_format.Parse(bytes(call.message) or b"{}", request)
         except ServingError as error:
