@@ -18,7 +18,7 @@ from tfs.cli.hosted.up import _server_command
 from tfs.client import Client
 from tfs.core.clock import MonotonicClock
 from tfs.hosted import edits
-from tfs.hosted.fleet import HostedModel, Job, config_text, parse_model_config
+from tfs.hosted.fleet import HostedModel, Job, config_text, read_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import RunningJobs
@@ -64,7 +64,7 @@ class Idle:
         text = f'name: "scale" base_path: "{base_path}"'
         model = HostedModel(
             "scale",
-            config_text(parse_model_config(text)),
+            config_text(read_config(text)),
             1 << 24,
             False,
             min_replicas=job.min_replicas,

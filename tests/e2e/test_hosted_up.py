@@ -145,9 +145,7 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
         up.hosted("add-model", "rare", str(rare), "--replicas=3", on_demand)
         assert client.predict("rare", {"x": X}).version == 1
     fewer = ("add-job", "local", "--servers=1", "--memory=3G")
-    interrupts = "rare, scale answer nobody meanwhile"
-    assert interrupts in up.hosted(*fewer, "--dry_run")
-    assert interrupts in up.hosted(*fewer)
+    up.hosted(*fewer)
     limit = f"--model_memory_limit_bytes={3 << 30}"
     assert any(limit in each.cmdline() for each in up.servers()), "it has it by now"
     up.wait_for_servers(1)

@@ -68,16 +68,16 @@ def requests() -> list[Any]:
     """The requests, in order; their ids are their places."""
     hints = pb.Hints(memory_bytes=10 * MIB, min_replicas=1)
     return [
-        pb.AddJobRequest(job="a", memory_bytes=25 * MIB),
-        pb.AddJobRequest(job="b", memory_bytes=30 * MIB),
+        pb.AddJobRequest(job="a:1", memory_bytes=25 * MIB),
+        pb.AddJobRequest(job="b:1", memory_bytes=30 * MIB),
         pb.AddModelRequest(model="m", base_path="/m", hints=hints),
         pb.AddModelRequest(model="n", base_path="/n", hints=hints),
         pb.SetPolicyRequest(model="m", pinned=pb.Pinned(version=1)),
         pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=2)),
         pb.UpdateModelRequest(model="n", base_path="/moved"),
-        pb.DrainJobRequest(job="a"),
+        pb.DrainJobRequest(job="a:1"),
         pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=1, max_replicas=1)),
-        pb.DrainJobRequest(job="a"),
+        pb.DrainJobRequest(job="a:1"),
         pb.RemoveModelRequest(model="n"),
     ]
 

@@ -13,7 +13,7 @@ from tfs.hosted.fleet import (
     Job,
     ModelConfig,
     config_text,
-    parse_model_config,
+    read_config,
 )
 from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.store.sqlite import SqliteStore
@@ -33,7 +33,7 @@ def server(address: str, memory_bytes: int, partition: str = "") -> Job:
 
 def config(name: str, extra: str = "") -> ModelConfig:
     """Returns the config of a model."""
-    return parse_model_config(f'name: "{name}" base_path: "/models/{name}" {extra}')
+    return read_config(f'name: "{name}" base_path: "/models/{name}" {extra}')
 
 
 def model(

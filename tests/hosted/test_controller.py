@@ -186,6 +186,70 @@ def test_a_version_has_failed_once_a_server_says_so_of_it(api: Api) -> None:
     assert answers[0].waits_for == "version 3 on a: m/3 differs"
 
 
+def test_a_version_that_was_promoted_before_it_came_is_waited_for(api: Api) -> None:
+    """That it was missing says nothing of it any more; that it fails to load does."""
+    api.add_model()
+    api.see(a=serves(1))
+    for number, answer in (
+        (4, serves(3, 4)),
+        (5, serves(5, 4, problem="m/5 differs", failed=(5,))),
+    ):
+        api.ask(pb.SetPolicyRequest(model="m", pinned=pb.Pinned(version=number)))
+        (api.folder / f"{number}").mkdir()
+        answers = api.ask(pb.AddVersionRequest(model="m", version=number))
+        api.see(
+            a=replace(answer, primary=3, failed=(), versions=(3,), problem="absent")
+        )
+        assert not answers
+        api.see(a=answer)
+        assert answers[0].waits_for.endswith(answer.problem)
+
+
+def test_a_base_path_without_the_pinned_version_is_no_success(api: Api) -> None:
+    """Servers go on with what they have of it, so they would say that all is well."""
+    api.add_model()
+    api.see(a=serves(1))
+    api.ask(pb.SetPolicyRequest(model="m", pinned=pb.Pinned(version=3)))
+    api.see(a=serves(2))
+    elsewhere = api.folder / "elsewhere"
+    (elsewhere / "1").mkdir(parents=True)
+    asked = pb.UpdateModelRequest(model="m", base_path=str(elsewhere))
+    dry_run = api.controller.simulate(pb.SimulateRequest(update_model=asked))
+    (op,) = api.ask(asked)
+    assert op.waits_for
+    assert f"version 3 is not in {elsewhere}, which has 1" in op.notes[0]
+    assert dry_run.notes == op.notes
+
+
+def test_a_config_names_no_other_model_or_base_path(api: Api) -> None:
+    """It may repeat what the request says, as a config that is shown does."""
+    path = str(api.folder)
+    both = f'name: "m" base_path: "{path}"'
+    api.add_model(config=both)
+    api.ask(pb.UpdateModelRequest(model="m", config=both))
+    for wrong in ('name: "x"', 'base_path: "/x"'):
+        with pytest.raises(InvalidArgument, match="says something else"):
+            api.ask(pb.UpdateModelRequest(model="m", config=wrong))
+        with pytest.raises(InvalidArgument, match="says something else"):
+            api.add_model("n", config=wrong)
+
+
+@pytest.mark.parametrize(
+    ("request_", "word"),
+    [
+        (pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=9)), "scale m"),
+        (pb.DrainJobRequest(job="absent"), "remove-job absent"),
+    ],
+)
+def test_a_change_is_called_as_its_command_is(
+    api: Api, request_: Any, word: str
+) -> None:
+    """Done or refused, it is the one word that users know."""
+    api.add_model()
+    edit = EditReader(check, estimate).read(request_, api.state.read())
+    assert edit.why == word
+
+
 def test_all_replicas_that_answer_count(api: Api) -> None:
     """What holds on one of two servers is not in force."""
     answers = api.add_model(hints=pb.Hints(min_replicas=2))
@@ -206,7 +270,7 @@ def test_policies_are_in_force_when_servers_say_so(api: Api) -> None:
     canary = pb.CanaryPolicy()
     canary.canary.version = 2
     trial = policy(canary=canary)
-    traffic = read_config(api.state.read().fleet.models["m"]).traffic
+    traffic = read_config(api.state.read().fleet.models["m"].config).traffic
     assert (traffic.primary, traffic.canary.version) == (3, 2)
     api.see(a=serves(2))
     assert not trial
@@ -228,7 +292,9 @@ def test_policies_are_in_force_when_servers_say_so(api: Api) -> None:
     newest = policy(latest=pb.Latest())
     api.see(a=serves(6, 3))
     assert newest
-    assert not read_config(api.state.read().fleet.models["m"]).HasField("traffic")
+    assert not read_config(api.state.read().fleet.models["m"].config).HasField(
+        "traffic"
+    )
     with pytest.raises(InvalidArgument, match="a policy is"):
         policy()
     missing = policy(pinned=pb.Pinned(version=9))
@@ -280,15 +346,15 @@ def test_fields_that_are_absent_stay(api: Api) -> None:
     api.add_model(config=config, hints=pb.Hints(memory_bytes=MIB, max_replicas=3))
     api.ask(pb.UpdateModelRequest(model="m", base_path="/moved"))
     found = api.state.read().fleet.models["m"]
-    assert read_config(found).base_path == "/moved"
-    assert read_config(found).version_labels["x"] == 1
+    assert read_config(found.config).base_path == "/moved"
+    assert read_config(found.config).version_labels["x"] == 1
     api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=2)))
     found = api.state.read().fleet.models["m"]
     assert (found.min_replicas, found.max_replicas, found.memory_bytes) == (2, 3, MIB)
     api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(memory_bytes=0)))
     assert api.state.read().fleet.models["m"].is_estimate
     api.ask(pb.UpdateModelRequest(model="m", config='model_platform: "hashmap"'))
-    changed = read_config(api.state.read().fleet.models["m"])
+    changed = read_config(api.state.read().fleet.models["m"].config)
     assert (changed.model_platform, changed.base_path) == ("hashmap", "/moved")
     assert not changed.version_labels
     with pytest.raises(InvalidArgument, match="platform"):
@@ -337,45 +403,17 @@ def test_a_job_is_in_force_when_its_models_answer_there(api: Api) -> None:
     api.add_model("m", hints=pb.Hints())
     api.add_model("failing", hints=pb.Hints())
     api.see(a=serves(1), b=serves(1))
-    added = api.ask(pb.AddJobRequest(job="c", memory_bytes=100 * MIB))
-    jobs = {each: JobSighting((each,)) for each in "abc"}
-    failed = {"c": serves(1, None, problem="model.pt is damaged")}
+    added = api.ask(pb.AddJobRequest(job="c:1", memory_bytes=100 * MIB))
+    jobs = {each: JobSighting((each,)) for each in ("a", "b", "c:1")}
+    failed = {"c:1": serves(1, None, problem="model.pt is damaged")}
     api.state.note({"failing": failed}, jobs)
     api.controller.take(api.state.read())
     assert not added
     asked = pb.GetOpRequest(request_id=f"r{api.num_requests}")
-    assert api.controller.op(asked).waits_for == "m to answer on c"
-    api.state.note({"m": {"c": serves(1)}}, jobs)
+    assert api.controller.op(asked).waits_for == "m to answer on c:1"
+    api.state.note({"m": {"c:1": serves(1)}}, jobs)
     api.controller.take(api.state.read())
     assert added
-
-
-def test_new_limits_of_one_server_say_which_models_they_interrupt(api: Api) -> None:
-    """A dry run says so beforehand; nothing is said where another server answers."""
-    reader = EditReader(check, estimate, may_run_jobs=True)
-    controller = Controller(api.state, reader, api.clock)
-
-    def resize(memory: int, num_servers: int = 1) -> list[str]:
-        asked = pb.AddJobRequest(job="own", memory_bytes=memory * MIB)
-        asked.num_replicas, asked.partition = num_servers, "x"
-        dry_run = list(controller.simulate(pb.SimulateRequest(add_job=asked)).notes)
-        asked.edit.request_id = f"{memory} {num_servers}"
-        asked.edit.wait_s = 0
-        ops: list[pb.Op] = []
-        controller.change(asked, None, ops.append)
-        assert list(ops[0].notes) == dry_run
-        return dry_run
-
-    assert resize(50) == []
-    api.add_model("m", partition="x")
-    (note,) = resize(60)
-    assert "and m answer nobody meanwhile" in note
-    assert resize(60, 2) == []
-    assert resize(70, 2) == []
-    api.add_model("n")
-    (at,) = api.state.read().fleet.packing()["n"]
-    foreign = pb.AddJobRequest(job=at, memory_bytes=90 * MIB)
-    assert not controller.simulate(pb.SimulateRequest(add_job=foreign)).notes
 
 
 def test_other_limits_are_in_force_when_all_servers_have_them(api: Api) -> None:
@@ -408,16 +446,16 @@ def test_other_limits_are_in_force_when_all_servers_have_them(api: Api) -> None:
 
 def test_jobs_come_and_go_by_requests(api: Api) -> None:
     """Added when it answers, gone when it is removed."""
-    added = api.ask(pb.AddJobRequest(job="c", memory_bytes=MIB))
+    added = api.ask(pb.AddJobRequest(job="c:1", memory_bytes=MIB))
     api.see()
     assert not added
-    api.state.note({}, {"c": JobSighting(("c",))})
+    api.state.note({}, {"c:1": JobSighting(("c:1",))})
     api.controller.take(api.state.read())
-    assert added[0].job == "c"
-    drained = api.ask(pb.DrainJobRequest(job="c"))
+    assert added[0].job == "c:1"
+    drained = api.ask(pb.DrainJobRequest(job="c:1"))
     api.see()
     assert not drained
-    api.state.change(edits.empty_job("c"))
+    api.state.change(edits.empty_job("c:1"))
     api.see()
     assert drained
     assert api.ask(pb.DrainJobRequest(job="b", force=True))
@@ -425,7 +463,7 @@ def test_jobs_come_and_go_by_requests(api: Api) -> None:
         api.ask(pb.AddJobRequest(job="x", memory_bytes=MIB, num_replicas=2))
 
 
-@pytest.mark.parametrize("address", ["dns:///h:1", "http://h:1", "h:99999", "::1"])
+@pytest.mark.parametrize("address", ["dns:///h:1", "http://h:1", "h:99999", "::1", "h"])
 def test_a_job_is_added_by_an_address_that_routers_can_use(
     api: Api, address: str
 ) -> None:

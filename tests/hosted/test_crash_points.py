@@ -28,8 +28,8 @@ def test_a_kill_at_every_step_changes_nothing_of_the_end(folder: Path) -> None:
     whole.mkdir()
     end, num_steps = work_through(whole)
     assert num_steps >= 40
-    assert set(end.fleet.jobs) == {"b"}
-    assert end.fleet.packing() == {"m": ("b",)}
+    assert set(end.fleet.jobs) == {"b:1"}
+    assert end.fleet.packing() == {"m": ("b:1",)}
     # Odd steps are before a commit, and every second of the others is behind one.
     steps = [f"{each}" for each in range(1, num_steps + 1) if each % 4 != 0]
     command = (sys.executable, "-m", "tests.hosted.crash_scenario", str(folder))

@@ -20,12 +20,10 @@ from tfs.hosted.fleet import (
     HostedModel,
     Job,
     config_text,
-    parse_model_config,
     read_config,
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
-from tfs.proto.tfs.v1 import model_config_pb2
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def test_a_model_has_room_for_its_swaps() -> None:
 def test_what_no_server_reads_is_refused() -> None:
     """A wrong config would be refused together with its neighbours'."""
     with pytest.raises(InvalidArgument):
-        parse_model_config("nonsense: 1")
+        read_config("nonsense: 1")
 
 
 def test_what_has_no_room_is_refused_whole(there: EditedFleet) -> None:
@@ -151,31 +149,12 @@ def test_replicas_follow_load_within_limits_and_room(there: EditedFleet) -> None
         there.apply(scale("absent", 1, 1))
 
 
-def test_traffic_goes_into_the_model_s_config(there: EditedFleet) -> None:
-    """Canary, promotion and rollback are what every server is told."""
-    labelled = config("m", 'version_labels { key: "x" value: 1 }')
-    text = config_text(labelled)
-    there.apply(edits.add_model(HostedModel("m", text, MIB)))
-    traffic = model_config_pb2.Traffic(primary=1)
-    traffic.canary.version = 2
-    edit = edits.set_traffic("m", traffic, "canary")
-    found = there.apply(edit).models["m"]
-    assert edit.version == 2
-    assert read_config(found).traffic == traffic
-    assert read_config(found).version_labels["x"] == 1
-    assert found.generation == 2
-    found = there.apply(edits.set_traffic("m", None, "end")).models["m"]
-    assert not read_config(found).HasField("traffic")
-    with pytest.raises(NotFound):
-        there.apply(edits.set_traffic("absent", None, "end"))
-
-
 def test_a_version_of_a_pinned_model_is_refused(there: EditedFleet) -> None:
     """It would wait for ever: who pinned another has to say what to do with it."""
     there.apply(edits.add_model(model("m")))
     assert there.apply(edits.add_version("m", 2)).models["m"].generation == 2
-    traffic = model_config_pb2.Traffic(primary=1)
-    there.apply(edits.set_traffic("m", traffic, "promote"))
+    pinned = config_text(config("m", "traffic { primary: 1 }"))
+    there.apply(edits.update_model("m", lambda m: replace(m, config=pinned), "promote"))
     with pytest.raises(FailedPrecondition, match="version 1 of m is pinned"):
         there.apply(edits.add_version("m", 3))
     there.apply(edits.add_version("m", 1))

@@ -124,7 +124,7 @@ def test_a_crash_quarantines_a_version_everywhere(fleet: Fleet) -> None:
     fleet.answers["b"] = CRASHED
     (op,) = fleet.add_version(2)
     assert "quarantined: its interpreter was ended by SIGSEGV" in op.waits_for
-    assert list(read_config(fleet.model).excluded_versions) == [2]
+    assert list(read_config(fleet.model.config).excluded_versions) == [2]
     asked = pb.GetModelRequest(model="m", num_changes=1)
     found = fleet.controller.model(asked)
     assert "SIGSEGV" in found.quarantined[2]
@@ -133,7 +133,7 @@ def test_a_crash_quarantines_a_version_everywhere(fleet: Fleet) -> None:
     with pytest.raises(FailedPrecondition, match="quarantined"):
         fleet.ask(pinned)
     fleet.ask(pb.UpdateModelRequest(model="m", config="model_platform: 'python'"))
-    assert list(read_config(fleet.model).excluded_versions) == [2]
+    assert list(read_config(fleet.model.config).excluded_versions) == [2]
 
 
 def test_a_quarantined_version_is_tried_again_by_a_new_request(fleet: Fleet) -> None:
@@ -149,7 +149,7 @@ def test_a_quarantined_version_is_tried_again_by_a_new_request(fleet: Fleet) -> 
     fleet.add_version(2)
     assert fleet.asked == ["b"]
     assert not fleet.model.quarantined
-    assert not read_config(fleet.model).excluded_versions
+    assert not read_config(fleet.model.config).excluded_versions
 
 
 def test_a_server_that_ends_is_no_answer_and_two_that_end_are(fleet: Fleet) -> None:

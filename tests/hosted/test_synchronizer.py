@@ -15,7 +15,7 @@ from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
 from tfs.hosted.controller_report import job_waits_for, model_waits_for
-from tfs.hosted.fleet import Fleet, Job, config_text, parse_model_config
+from tfs.hosted.fleet import Fleet, Job, config_text, read_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import Replica
 from tfs.hosted.reports import (
@@ -125,7 +125,7 @@ class Bench:
 
     def add_model(self, name: str) -> None:
         made = replace(model(name), is_estimate=True)
-        config = config_text(parse_model_config(f'name: "{name}" base_path: "/{name}"'))
+        config = config_text(read_config(f'name: "{name}" base_path: "/{name}"'))
         self.state.change(edits.add_model(replace(made, config=config)))
 
     def scale(self, name: str, number: int) -> None:
@@ -280,7 +280,7 @@ def test_a_server_that_did_not_take_in_a_change_is_behind(bench: Bench) -> None:
     bench.jobs.refusing.add("a")
     change = edits.update_model("m", lambda m: replace(m, config=m.config), "x")
     bench.state.change(change)
-    config = parse_model_config('name: "m" base_path: "/elsewhere"')
+    config = read_config('name: "m" base_path: "/elsewhere"')
     text = config_text(config)
     change = edits.update_model("m", lambda m: replace(m, config=text), "x")
     bench.state.change(change)

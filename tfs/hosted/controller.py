@@ -18,7 +18,7 @@ from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.hosted import controller_report
 from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet_state import Edit, FleetState, check_generation
+from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.probes import AskForProbe, is_probed, probe
 from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -82,15 +82,16 @@ class Controller:
                 f"edit.request_id must have 1 to {_LONGEST_ID} characters: a UUID, say"
             )
         until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
-        edit, cannot_load = self._edit(request, owner, until_s)
-        reply = self._state.commit(edit, request)
+        reply = self._state.commit(self._edit(request, owner, until_s), request)
         self._nudge()
         if asked.HasField("wait_s"):
             until_s = min(until_s, self._clock.now() + asked.wait_s)
+        # What was wrong with the model before says nothing of a version that it brings.
+        is_version = isinstance(request, pb.AddVersionRequest)
 
         def is_answered(state: Snapshot) -> bool:
-            waiting = _waiting(state, reply)
-            is_over = cannot_load or self._clock.now() >= until_s
+            waiting = _waiting(state, reply, is_new=is_version)
+            is_over = reply.notes or self._clock.now() >= until_s
             if waiting.what and not waiting.is_stuck and not is_over:
                 return False
             reply.waits_for = waiting.what
@@ -99,24 +100,22 @@ class Controller:
 
         self._wait(is_answered)
 
-    def _edit(self, request: Any, owner: str, until_s: float) -> tuple[Edit, bool]:
-        """Returns a request's edit, and whether no server can load what it brings."""
+    def _edit(self, request: Any, owner: str, until_s: float) -> Edit:
+        """Returns a request's edit, once the version that it brings was probed."""
         now = self._state.read()
         edit = self._reader.read(request, now, owner)
         try:
             if self._ask_for_probe is None or not is_probed(request):
-                return edit, False  # ten thousand may be registered
+                return edit  # ten thousand may be registered
             model = edit.apply(now.fleet).models[request.model]
         except ServingError:
-            return edit, False  # it is refused whatever the version is like
+            return edit  # it is refused whatever the version is like
         if self._state.request(request.edit.request_id) is not None:
-            return edit, False  # a repetition gets the answer that it got before
+            return edit  # a repetition gets the answer that it got before
         ask, by_s = self._ask_for_probe, until_s - _MARGIN_S
         probed = probe(ask, self._clock, request, model, now, by_s)
         edit = self._reader.read(request, self._state.read(), owner, probed)
-        if probed.refusal:
-            edit = replace(edit, notes=(*edit.notes, probed.refusal))
-        return edit, bool(probed.refusal)
+        return replace(edit, notes=(probed.refusal,)) if probed.refusal else edit
 
     def simulate(self, asked: pb.SimulateRequest, owner: str = "") -> pb.Simulation:
         """Says what a request of ``owner`` would do."""
@@ -127,8 +126,7 @@ class Controller:
         request = getattr(asked, field)
         edit = self._reader.read(request, now, owner)
         try:
-            check_generation(now.fleet, edit, request.edit)
-            after = edit.apply(now.fleet)
+            after = edit.tried(now.fleet, request.edit)
         except ServingError as error:
             return pb.Simulation(refusal=error.message, notes=edit.notes)
         return controller_report.simulation(now, after, edit.notes)
@@ -226,11 +224,12 @@ class Controller:
         ]
 
 
-def _waiting(state: Snapshot, done: pb.Op) -> Waiting:
+def _waiting(state: Snapshot, done: pb.Op, *, is_new: bool = False) -> Waiting:
     if not done.model:
         return job_waits_for(state, done.job)
     found = state.fleet.models.get(done.model)
     if found is not None and found.generation > done.generation > 0:
         return model_waits_for(state, done.model)
     version = done.version if done.HasField("version") else None
-    return model_waits_for(state, done.model, version, done.num_servers)
+    servers = done.num_servers
+    return model_waits_for(state, done.model, version, servers, is_new=is_new)

@@ -24,12 +24,18 @@ class Waiting:
 
 
 def model_waits_for(
-    state: Snapshot, name: str, version: int | None = None, num_servers: int = 0
+    state: Snapshot,
+    name: str,
+    version: int | None = None,
+    num_servers: int = 0,
+    *,
+    is_new: bool = False,
 ) -> Waiting:
     """Returns what a model waits for; one that is not in the fleet waits to be gone.
 
     What holds on the servers that answer counts; ``version`` is to be available there as
-    well, and ``num_servers`` are to answer for the model.
+    well, and ``num_servers`` are to answer for the model. What is wrong with it says nothing
+    of a version that ``is_new``, until servers have found that.
     """
     model = state.fleet.models.get(name)
     seen = state.models_seen.get(name, {})
@@ -45,7 +51,7 @@ def model_waits_for(
         return Waiting()  # for the next request
     if not model.placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
-    traffic = read_config(model).traffic
+    traffic = read_config(model.config).traffic
     silent, num_answering = "", 0
     for job in (state.fleet.jobs[each] for each in model.placed):
         sighting = state.jobs_seen.get(job.name, JobSighting())
@@ -59,11 +65,8 @@ def model_waits_for(
                 problem = there.problem
                 said = f"{what} on {address}" + (f": {problem}" if problem else "")
                 has_tried = there.generation == model.generation and not there.coming
-                # Whether the problem may be that version's; it was not found yet if not.
-                known = {None, traffic.primary, traffic.canary.version}
-                known |= {*there.versions, *there.failed}
-                is_stuck = bool(problem) and has_tried and version in known
-                return Waiting(said, is_stuck)
+                is_found = version in (*there.versions, *there.failed) or not is_new
+                return Waiting(said, bool(problem) and has_tried and is_found)
     if silent:
         return Waiting(silent)
     missing = num_servers - num_answering

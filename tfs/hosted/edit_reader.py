@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sources.version_policy import list_versions
-from tfs.client.arguments import checked_address
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -17,30 +16,22 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.fleet import (
-    Fleet,
     HostedModel,
     Job,
     ModelConfig,
     config_text,
-    parse_model_config,
     read_config,
     room_for,
 )
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.identities import Identities
-from tfs.hosted.probes import (
-    UNPROBED,
-    Probed,
-    exclude,
-    newest_version_bytes,
-    versions_in,
-)
+from tfs.hosted.probes import UNPROBED, Probed, newest_version_bytes, versions_in
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 
+_ADDRESS: Final = re.compile(r"unix:/.+|(?:\[[^]/]+\]|[^:/]+):([0-9]{1,5})")
 # The loss of any two servers loses no model of Prod.
-_SCHEME: Final = re.compile(r"(dns|ipv[46]|xds|vsock|unix-abstract):").match  # of grpc
 _PROD_COPIES: Final = 3
 _TEMP_COPIES: Final = 2
 
@@ -82,12 +73,12 @@ class EditReader:
             case pb.AddModelRequest():
                 return edits.add_model(self._new_model(request, owner, probed))
             case pb.UpdateModelRequest():
-                return self._update_model(request)
+                return self._update_model(request, now)
             case pb.RemoveModelRequest():
                 return edits.remove_model(request.model)
             case pb.AddVersionRequest():
-                model = edits.required(now.fleet, request.model)
-                if missing := _missing_version(model, request.version):
+                config = read_config(edits.required(now.fleet, request.model).config)
+                if missing := _missing_version(config.base_path, request.version):
                     raise NotFound(missing)
                 return edits.add_version(request.model, request.version, probed)
             case pb.SetPolicyRequest():
@@ -95,15 +86,14 @@ class EditReader:
             case pb.SetHintsRequest():
                 return _set_hints(request)
             case pb.AddJobRequest():
-                return _put_job(self._job(request), now.fleet)
+                return edits.put_job(self._job(request))
             case _:
                 return edits.drain_job(request.job, force=request.force)
 
     def _new_model(
         self, asked: pb.AddModelRequest, owner: str, probed: Probed
     ) -> HostedModel:
-        config = parse_model_config(asked.config)
-        config.name, config.base_path = asked.model, asked.base_path
+        config = _read_further(asked.config, asked.model, asked.base_path)
         self.check(config)
         if probed.crash:
             raise FailedPrecondition(f"its newest version crashes: {probed.crash}")
@@ -132,68 +122,80 @@ class EditReader:
             copies_by_default=by_default,
         )
 
-    def _update_model(self, asked: pb.UpdateModelRequest) -> Edit:
-        def changed(model: HostedModel) -> HostedModel:
-            config = before = read_config(model)
+    def _update_model(self, asked: pb.UpdateModelRequest, now: Snapshot) -> Edit:
+        def update(model: HostedModel) -> HostedModel:
+            config = before = read_config(model.config)
+            path = asked.base_path if asked.HasField("base_path") else before.base_path
             if asked.HasField("config"):
-                config = parse_model_config(asked.config)
+                config = _read_further(asked.config, model.name, path)
                 if not config.HasField("traffic") and before.HasField("traffic"):
                     config.traffic.CopyFrom(before.traffic)
-                exclude(config, map(int, model.quarantined))
-            config.name, config.base_path = model.name, before.base_path
-            if asked.HasField("base_path"):
-                config.base_path = asked.base_path
-            self.check(config)
-            moved = asked.HasField("partition")
-            return replace(
-                model,
-                config=config_text(config),
-                partition=asked.partition if moved else model.partition,
-                is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
-            )
+                crashed = map(int, model.quarantined)
+                config.excluded_versions[:] = sorted(
+                    {*config.excluded_versions, *crashed}
+                )
+            config.base_path = path
+            if asked.HasField("partition"):
+                model = replace(model, partition=asked.partition)
+            return self._with_config(model, config)
 
-        return edits.update_model(asked.model, changed, "update-model")
+        edit = edits.update_model(asked.model, update, "update-model")
+        if not asked.HasField("base_path"):
+            return edit
+        primary = read_config(
+            edits.required(now.fleet, asked.model).config
+        ).traffic.primary
+        missing = primary and _missing_version(asked.base_path, primary)
+        note = f"{missing}; until it is there, what answers now goes on"
+        return replace(edit, notes=(note,) if missing else ())
 
     def _set_policy(self, asked: pb.SetPolicyRequest, now: Snapshot) -> Edit:
         model = edits.required(now.fleet, asked.model)
         seen = now.models_seen.get(asked.model, {})
         answers = [each.primary for each in seen.values() if each.primary]
-        traffic: model_config_pb2.Traffic | None = None
+        traffic, version = model_config_pb2.Traffic(), None
         match asked.WhichOneof("policy"):
             case "latest":
                 why = "latest version of"
             case "pinned":
-                traffic = model_config_pb2.Traffic(primary=asked.pinned.version)
-                why = f"promote to {asked.pinned.version} of"
+                version = traffic.primary = asked.pinned.version
+                why = f"promote to {version} of"
             case "canary":
-                traffic = model_config_pb2.Traffic(canary=asked.canary.canary)
-                if not (asked.canary.HasField("primary") or answers):
+                traffic.canary.CopyFrom(asked.canary.canary)
+                version = traffic.canary.version
+                if asked.canary.HasField("primary"):
+                    traffic.primary = asked.canary.primary
+                elif answers:
+                    traffic.primary = min(answers)
+                else:
                     raise FailedPrecondition(
                         f"no version of {asked.model} answers; say which is the primary"
                     )
-                primary = asked.canary.primary
-                if not asked.canary.HasField("primary"):
-                    primary = min(answers)
-                traffic.primary = primary
-                why = f"canary {traffic.canary.version} of"
+                why = f"canary {version} of"
             case "rollback":
-                version = _rollback_to(model, asked.rollback, answers)
-                traffic = model_config_pb2.Traffic(primary=version)
+                version = traffic.primary = _rollback_to(model, asked.rollback, answers)
                 why = f"rollback to {version} of"
             case _:
                 raise InvalidArgument("a policy is latest, pinned, canary or rollback")
-        self.check(edits.with_traffic(model, traffic))
-        edit = edits.set_traffic(asked.model, traffic, why)
-        if edit.version is None:
-            return edit
-        if how := model.quarantined.get(str(edit.version)):
+        if how := model.quarantined.get(str(version)):
             raise FailedPrecondition(
-                f"version {edit.version} is quarantined: {how}; add it again to have it "
-                "tried again"
+                f"version {version} is quarantined: {how}; add it again to have it tried "
+                "again"
             )
-        missing = _missing_version(model, edit.version)
-        note = f"{missing}; until it is there, what answers now goes on"
-        return replace(edit, notes=(note,) if missing else ())
+
+        def update(model: HostedModel) -> HostedModel:
+            config = read_config(model.config)
+            config.ClearField("traffic")
+            if version is not None:
+                config.traffic.CopyFrom(traffic)
+            return self._with_config(model, config)
+
+        return edits.update_model(asked.model, update, why, version)
+
+    def _with_config(self, model: HostedModel, config: ModelConfig) -> HostedModel:
+        self.check(config)
+        is_on_demand = config.residency == model_config_pb2.ON_DEMAND
+        return replace(model, config=config_text(config), is_on_demand=is_on_demand)
 
     def _job(self, asked: pb.AddJobRequest) -> Job:
         is_ours = bool(asked.num_replicas or asked.max_replicas)
@@ -209,9 +211,11 @@ class EditReader:
                 f"{asked.job!r} names a folder where its servers run: choose a name of "
                 "letters, digits, '.', '_' and '-'"
             )
-        if not is_ours and _SCHEME(checked_address(asked.job)):
+        found = _ADDRESS.fullmatch(asked.job)
+        if not is_ours and not (found and 0 < int(found[1] or 1) < 1 << 16):
             raise InvalidArgument(
-                f"{asked.job}: give the server's address as HOST:PORT or unix:/path"
+                f"an address is HOST:PORT or unix:/path: {asked.job}; for a job whose "
+                "servers the fleet starts, say how many (--servers)"
             )
         return Job(
             asked.job,
@@ -228,50 +232,43 @@ class EditReader:
         )
 
 
-def _put_job(job: Job, fleet: Fleet) -> Edit:
-    edit = edits.put_job(job)
-    before = fleet.jobs.get(job.name)
-    if before is None or not job.is_ours:
-        return edit
-    alone = sorted(n for n, each in fleet.models.items() if each.placed == (job.name,))
-    same_limits = (before.memory_bytes, before.cpus) == (job.memory_bytes, job.cpus)
-    if same_limits or not alone or edit.apply(fleet).jobs[job.name].num_replicas > 1:
-        return edit
-    note = (
-        f"its one server is started again with the new limits, and {', '.join(alone[:3])}"
-        f"{' and others' * (len(alone) > 3)} answer nobody meanwhile; two servers are "
-        "started again one by one"
-    )
-    return replace(edit, notes=(note,))
+def _read_further(text: str, name: str, base_path: str) -> ModelConfig:
+    """Reads what a config says besides name and base path, which it may repeat."""
+    config = read_config(text)
+    if config.name not in ("", name) or config.base_path not in ("", base_path):
+        raise InvalidArgument(
+            f"the config of {name}, whose base path is {base_path}, says something else: "
+            f"{config.name or name}, {config.base_path or base_path}"
+        )
+    config.name, config.base_path = name, base_path
+    return config
 
 
 def _set_hints(asked: pb.SetHintsRequest) -> Edit:
-    hints = asked.hints
+    hints, has = asked.hints, asked.hints.HasField
 
-    def changed(model: HostedModel) -> HostedModel:
-        least, most = model.min_replicas, model.max_replicas
+    def update(model: HostedModel) -> HostedModel:
+        least = hints.min_replicas if has("min_replicas") else model.min_replicas
+        most = max(least, model.max_replicas)
+        most = hints.max_replicas if has("max_replicas") else most
         number, by_default = model.num_replicas, model.copies_by_default
-        if hints.HasField("min_replicas"):
-            least, most = hints.min_replicas, max(hints.min_replicas, most)
-            number, by_default = max(least, 1) if by_default else number, False
-        if hints.HasField("max_replicas"):
-            most = hints.max_replicas
-        memory_bytes, is_estimate = model.memory_bytes, model.is_estimate
-        if hints.HasField("memory_bytes"):
-            is_estimate = not hints.memory_bytes
-            memory_bytes = hints.memory_bytes or memory_bytes
+        if by_default and has("min_replicas"):
+            number, by_default = max(least, 1), False
+        is_said = (
+            bool(hints.memory_bytes) if has("memory_bytes") else not model.is_estimate
+        )
         return replace(
             model,
             min_replicas=least,
             max_replicas=most,
             num_replicas=min(max(number, least), most),
             copies_by_default=by_default,
-            memory_bytes=memory_bytes,
-            is_estimate=is_estimate,
-            cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
+            memory_bytes=hints.memory_bytes or model.memory_bytes,
+            is_estimate=not is_said,
+            cpus=hints.cpus if has("cpus") else model.cpus,
         )
 
-    edit = edits.update_model(asked.model, changed, "set-hints")
+    edit = edits.update_model(asked.model, update, "scale")
     return replace(edit, num_servers=hints.min_replicas)
 
 
@@ -280,14 +277,16 @@ def _refused(request: Any, error: ServingError) -> Edit:
         raise error
 
     model, job = getattr(request, "model", ""), getattr(request, "job", "")
-    words = re.findall("[A-Z][a-z]+", type(request).__name__.removesuffix("Request"))
-    return Edit(f"{'-'.join(words).lower()} {model or job}", apply, model, job)
+    kind = type(request).__name__.removesuffix("Request")
+    words = "-".join(re.findall("[A-Z][a-z]+", kind)).lower()
+    what = {"set-hints": "scale", "drain-job": "remove-job"}.get(words, words)
+    return Edit(f"{what} {model or job}", apply, model, job)
 
 
 def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int]) -> int:
     if asked.HasField("version"):
         return asked.version
-    config = read_config(model)
+    config = read_config(model.config)
     if config.traffic.HasField("canary") and config.traffic.HasField("primary"):
         # It is the trial that somebody wants to be rid of.
         return config.traffic.primary
@@ -304,11 +303,10 @@ def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int])
     return max(below)
 
 
-def _missing_version(model: HostedModel, version: int) -> str:
+def _missing_version(base_path: str, version: int) -> str:
     """Returns that a version is not there, as far as that can be seen from here."""
-    path = read_config(model).base_path
-    versions = versions_in(path)
+    versions = versions_in(base_path)
     if versions is None or version in versions:
         return ""
-    there = list_versions(sorted(versions)) or "none"
-    return f"version {version} is not in {path}, which has {there}"
+    there = list_versions(versions) or "none"
+    return f"version {version} is not in {base_path}, which has {there}"

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from google.protobuf import text_format
 
@@ -20,6 +21,8 @@ from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
 
 ModelConfig = model_server_config_pb2.ModelConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +62,7 @@ class Job:
         return self.is_leaving or bool(may_shrink)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidArgument("a job needs a name or an address")
-        if self.memory_bytes <= 0:
-            raise InvalidArgument(f"{self.name}: memory must be positive")
-        least = 0 if self.is_temp and self.max_replicas else 1
-        if self.num_replicas < least or self.cpus < 0:
-            raise InvalidArgument(
-                f"{self.name}: replicas are 1 or more (0 to N for Temp), cpus 0 or more"
-            )
-        if self.max_replicas and not (
-            least <= self.min_replicas <= self.num_replicas <= self.max_replicas
-        ):
-            raise InvalidArgument(
-                f"{self.name}: it has {self.num_replicas} replicas, which is not in "
-                f"{self.min_replicas}..{self.max_replicas}"
-            )
+        _check(self, self.max_replicas or self.num_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +91,24 @@ class HostedModel:
     quarantined: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidArgument("a model needs a name")
-        if self.memory_bytes <= 0:
-            raise InvalidArgument(f"{self.name}: memory must be positive")
-        if not 0 <= self.cpus < math.inf:
-            raise InvalidArgument(f"{self.name}: cpus are 0 or more: {self.cpus}")
-        least = 0 if self.is_temp and self.max_replicas else 1
-        if not least <= self.min_replicas <= self.num_replicas <= self.max_replicas:
-            raise InvalidArgument(
-                f"{self.name}: replicas are at least 1 (0 to N for Temp), and at most "
-                f"max_replicas ({self.min_replicas} to {self.max_replicas}, now "
-                f"{self.num_replicas})"
-            )
+        _check(self, self.max_replicas)
+
+
+def _check(made: Job | HostedModel, most: int) -> None:
+    """Raises InvalidArgument for values that make no sense."""
+    if not made.name:
+        raise InvalidArgument("a job or a model needs a name")
+    if made.memory_bytes <= 0:
+        raise InvalidArgument(f"{made.name}: memory must be positive")
+    if not 0 <= made.cpus < math.inf:
+        raise InvalidArgument(f"{made.name}: cpus are 0 or more: {made.cpus}")
+    now, may_rest = made.num_replicas, made.is_temp and made.max_replicas
+    least = made.min_replicas if made.max_replicas else now
+    if not (0 if may_rest else 1) <= least <= now <= most:
+        raise InvalidArgument(
+            f"{made.name}: replicas are at least 1 (0 to N for Temp), and at most "
+            f"max_replicas ({least} to {most}, now {now})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +125,28 @@ class Fleet:
     def packing(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the jobs on which each model should be."""
         return {name: model.placed for name, model in self.models.items()}
+
+    def changed(
+        self,
+        models: Mapping[str, HostedModel | None] | None = None,
+        jobs: Mapping[str, Job | None] | None = None,
+    ) -> Fleet:
+        """Returns one with these, without those that are None; itself if none differ."""
+        made = Fleet(merged(self.jobs, jobs or {}), merged(self.models, models or {}))
+        return self if made == self else made
+
+
+def news(of: Mapping[str, T], changes: Mapping[str, T | None]) -> dict[str, T | None]:
+    """Returns those of some changes that change anything; None is for what goes."""
+    return {name: each for name, each in changes.items() if each != of.get(name)}
+
+
+def merged(of: Mapping[str, T], changes: Mapping[str, T | None]) -> Mapping[str, T]:
+    """Returns the same object where nothing changes: whoever looks on sees that at once."""
+    if not (changed := news(of, changes)):
+        return of
+    both = {**of, **changed}
+    return {name: each for name, each in both.items() if each is not None}
 
 
 def replaced(
@@ -158,25 +173,18 @@ def room_for(config: ModelConfig, version_bytes: int) -> int:
     return version_bytes * (at_once + (config.transition != gap))
 
 
-def read_config(model: HostedModel) -> ModelConfig:
-    """Returns a model's config as a message."""
+def read_config(text: str) -> ModelConfig:
+    """Reads the fields of a model's config, as in a config file.
+
+    Raises InvalidArgument for a syntax error, or an unknown field.
+    """
     config = ModelConfig()
-    config.CopyFrom(_parsed(model.config))
+    config.CopyFrom(_parsed(text))
     return config
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _parsed(text: str) -> ModelConfig:
-    config = ModelConfig()
-    read_text(text, config)
-    return config
-
-
-def parse_model_config(text: str) -> ModelConfig:
-    """Reads the fields of a model's config, as in a config file.
-
-    Raises InvalidArgument for a syntax error, or an unknown field.
-    """
     config = ModelConfig()
     try:
         read_text(text, config)

@@ -26,7 +26,7 @@ from tfs.core.errors import (
     ServingError,
     Unknown,
 )
-from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet import Fleet, merged, news
 from tfs.hosted.reports import JobSighting, ModelSighting
 from tfs.hosted.snapshot import (
     JOB_SEEN,
@@ -35,7 +35,6 @@ from tfs.hosted.snapshot import (
     FleetCopy,
     Snapshot,
     followed,
-    merged,
     row_of,
     write,
 )
@@ -58,7 +57,22 @@ class Edit:
     job: str = ""
     version: int | None = None
     num_servers: int = 0  # on which it asks for the model to be, at least
-    notes: tuple[str, ...] = ()  # what whoever asked for it should know besides
+    notes: tuple[str, ...] = ()  # why it will not be in force by itself
+
+    def generation(self, fleet: Fleet) -> int:
+        """Returns the generation of its model or job; 0 if there is none."""
+        found = fleet.models.get(self.model) or fleet.jobs.get(self.job)
+        return found.generation if found else 0
+
+    def tried(self, fleet: Fleet, asked: pb.Edit) -> Fleet:
+        """Applies it; Aborted if its model or job has not the generation asked for."""
+        now = self.generation(fleet)
+        if asked.HasField("if_generation") and asked.if_generation != now:
+            raise Aborted(
+                f"{self.model or self.job} is at generation {now}, not "
+                f"{asked.if_generation}: somebody changed it; look at it again"
+            )
+        return self.apply(fleet)
 
 
 class FleetState:
@@ -137,49 +151,53 @@ class FleetState:
         with self._writing() as transaction:
             known = transaction.get(_REQUEST, asked.request_id)
             if known is None:
-                outcome, answer = self._outcome(transaction, edit, asked)
-                form = json.dumps({"content": digest, "answer": answer})
-                transaction.put_expiring(_REQUEST, asked.request_id, form)
-            elif json.loads(known)["content"] == digest:
-                outcome = _answer(known)
-            else:
-                outcome = InvalidArgument(
-                    f"request id {asked.request_id} was used for another request; take a "
-                    "new one"
-                )
+                answer = self._answer_to(transaction, edit, asked)
+                known = json.dumps({"content": digest, "answer": answer})
+                transaction.put_expiring(_REQUEST, asked.request_id, known)
+        if json.loads(known)["content"] != digest:
+            raise InvalidArgument(
+                f"request id {asked.request_id} was used for another request; take a new "
+                "one"
+            )
+        outcome = _outcome(known)
         if isinstance(outcome, ServingError):
             raise outcome
         return outcome
 
-    def _outcome(
+    def _answer_to(
         self, transaction: Transaction, edit: Edit, asked: pb.Edit
-    ) -> tuple[pb.Op | ServingError, object]:
-        """Makes an edit, or notes why not; returns the answer, and what is kept of it."""
+    ) -> object:
+        """Makes an edit, or notes why not; returns the answer as it is kept."""
         before = self._advanced(transaction)
         try:
-            check_generation(before.fleet, edit, asked)
-            after = write(transaction, before, edit.apply(before.fleet), edit.why)
+            after = write(
+                transaction, before, edit.tried(before.fleet, asked), edit.why
+            )
         except ServingError as error:
-            _note_refusal(transaction, before.fleet, edit, error)
-            return error, [error.code, error.message]
+            if edit.model:
+                model = before.fleet.models.get(edit.model)
+                row = row_of(model) if model else None
+                why = f"{edit.why}; refused: {error.message}"
+                transaction.put(MODEL, edit.model, row, why)
+            return [error.code, error.message]
         done = pb.Op(
             request_id=asked.request_id,
             what=edit.why,
             model=edit.model,
             job=edit.job,
             revision=after.revision,
-            generation=_generation(after.fleet, edit),
+            generation=edit.generation(after.fleet),
             notes=edit.notes,
             version=edit.version,
             num_servers=edit.num_servers,
         )
-        return done, json_format.MessageToDict(done)
+        return json_format.MessageToDict(done)
 
     def request(self, request_id: str) -> pb.Op | ServingError | None:
         """Returns what became of a request; None if it is not known (any more)."""
         with self.store.begin(writes=False) as transaction:
             text = transaction.get(_REQUEST, request_id)
-        return None if text is None else _answer(text)
+        return None if text is None else _outcome(text)
 
     def note(
         self,
@@ -192,20 +210,17 @@ class FleetState:
         Returns the state afterwards; raises as :meth:`change` does.
         """
         before = self.read()
-        models = _news(models, before.models_seen)
-        news = _news(jobs, before.jobs_seen) | dict.fromkeys(
-            before.jobs_seen.keys() - jobs.keys()
-        )
-        if not models and not news:
+        models = news(before.models_seen, models)
+        there = news(before.jobs_seen, {**dict.fromkeys(before.jobs_seen), **jobs})
+        if not models and not there:
             return before
         with self._writing(lease) as transaction:
             now = self._advanced(transaction)
-            for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, news)):
+            for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, there)):
                 for name, each in seen.items():
-                    row = None if each is None else row_of(each)
                     # Without a reason: nobody asked for it.
-                    transaction.put(kind, name, row)
-        seen_now = merged(now.models_seen, models), merged(now.jobs_seen, news)
+                    transaction.put(kind, name, row_of(each))
+        seen_now = merged(now.models_seen, models), merged(now.jobs_seen, there)
         return self._kept(Snapshot(transaction.revision, now.fleet, *seen_now))
 
     @contextlib.contextmanager
@@ -236,36 +251,7 @@ class FleetState:
         return now
 
 
-def _news(now: Mapping[str, T], then: Mapping[str, object]) -> dict[str, T]:
-    return {name: each for name, each in now.items() if each != then.get(name)}
-
-
-def check_generation(fleet: Fleet, edit: Edit, asked: pb.Edit) -> None:
-    """Raises Aborted if what an edit changes has not the generation that is asked for."""
-    now = _generation(fleet, edit)
-    if asked.HasField("if_generation") and asked.if_generation != now:
-        raise Aborted(
-            f"{edit.model or edit.job} is at generation {now}, not "
-            f"{asked.if_generation}: somebody changed it; look at it again"
-        )
-
-
-def _generation(fleet: Fleet, edit: Edit) -> int:
-    found = fleet.models.get(edit.model) or fleet.jobs.get(edit.job)
-    return found.generation if found else 0
-
-
-def _note_refusal(
-    transaction: Transaction, fleet: Fleet, edit: Edit, error: ServingError
-) -> None:
-    if edit.model:
-        model = fleet.models.get(edit.model)
-        row = row_of(model) if model else None
-        why = f"{edit.why}; refused: {error.message}"
-        transaction.put(MODEL, edit.model, row, why)
-
-
-def _answer(known: str) -> pb.Op | ServingError:
+def _outcome(known: str) -> pb.Op | ServingError:
     answer = json.loads(known)["answer"]
     if isinstance(answer, list):
         code, message = answer

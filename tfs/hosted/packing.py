@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -30,9 +30,9 @@ from tfs.hosted.fleet import Fleet, HostedModel, Job
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where models go: the jobs of each, and how many replicas have no place, of any."""
+    """A fleet with its models placed, and how many replicas of any have no place."""
 
-    jobs: Mapping[str, tuple[str, ...]]
+    fleet: Fleet
     shortfall: Mapping[str, int]
 
 
@@ -42,38 +42,28 @@ def pack(fleet: Fleet) -> Packing:
     prod = {name: each for name, each in fleet.models.items() if not each.is_temp}
     if len(prod) == len(fleet.models) or not found.shortfall.keys() & prod:
         return found
-    packer = _Packer(fleet.models, fleet.jobs)
-    packer.keep(_placed(replace(fleet, models=prod)).jobs)
-    packer.keep(fleet.packing())  # models of Temp
+    packer = _Packer(fleet)
+    packer.keep(_placed(replace(fleet, models=prod)).fleet.models)
+    packer.keep(fleet.models)  # models of Temp
     packer.fill({})
     return packer.packing()
 
 
-def pack_one(model: HostedModel, fleet: Fleet) -> tuple[str, ...] | None:
-    """Returns where a new model goes while all others stay; None if that does not do."""
-    packer = _Packer({model.name: model}, fleet.jobs)
-    for each in fleet.models.values():
-        packer.occupy(each, each.placed)
-    packer.fill({})
-    found = packer.packing()
-    return None if found.shortfall else found.jobs[model.name]
-
-
 def _placed(fleet: Fleet) -> Packing:
-    packer = _Packer(fleet.models, fleet.jobs)
-    packer.keep(fleet.packing())
+    packer = _Packer(fleet)
+    packer.keep(fleet.models)
     packer.fill({})
     found = packer.packing()
     # A model that has a place keeps it. A full fleet takes no model away for another.
-    placed = [name for name, at in found.jobs.items() if at]
-    for preferred in (fleet.packing(), {}):
+    placed = [name for name, each in found.fleet.models.items() if each.placed]
+    for preferred in (fleet.models, {}):
         if not found.shortfall:
             break
-        packed = _Packer(fleet.models, fleet.jobs)
+        packed = _Packer(fleet)
         packed.fill(preferred)
         other = packed.packing()
         if sum(other.shortfall.values()) < sum(found.shortfall.values()) and all(
-            other.jobs[name] for name in placed
+            other.fleet.models[name].placed for name in placed
         ):
             found = other
     return found
@@ -145,43 +135,38 @@ class _Packer:
     is found without looking at all: 20,000 copies take a second.
     """
 
-    def __init__(
-        self, models: Mapping[str, HostedModel], jobs: Mapping[str, Job]
-    ) -> None:
-        self._models = models
-        self._jobs = jobs
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._rooms = {
-            name: _Room(job) for name, job in jobs.items() if job.takes_models
+            name: _Room(job) for name, job in fleet.jobs.items() if job.takes_models
         }
         self._by_free: dict[str, list[tuple[int, str]]] = {}  # from ``fill`` on
         self._beside: dict[str, dict[str, None]] = {name: {} for name in self._rooms}
-        self._placed: dict[str, list[str]] = {name: [] for name in models}
-        servers = num_servers(jobs)
+        self._placed: dict[str, list[str]] = {name: [] for name in fleet.models}
+        servers = num_servers(fleet.jobs)
         self._missing = {
-            name: num_copies(model, servers) for name, model in models.items()
+            name: num_copies(model, servers) for name, model in fleet.models.items()
         }
 
     def packing(self) -> Packing:
-        """Returns what was placed so far."""
-        jobs = {name: tuple(at) for name, at in self._placed.items()}
-        return Packing(jobs, {n: num for n, num in self._missing.items() if num > 0})
+        """Returns what was placed so far; who goes nowhere else is the same object."""
+        models = self._fleet.models
+        moved = {
+            name: replace(models[name], placed=tuple(at))
+            for name, at in self._placed.items()
+            if set(at) != set(models[name].placed)
+        }
+        short = {name: num for name, num in self._missing.items() if num > 0}
+        return Packing(self._fleet.changed(moved), short)
 
-    def keep(self, before: Mapping[str, tuple[str, ...]]) -> None:
+    def keep(self, before: Mapping[str, HostedModel]) -> None:
         """Places models where they were, where they fit, the largest first."""
-        for model in self._largest_first(n for n in before if n in self._models):
-            for job in before[model.name]:
+        for model in self._largest_first(before):
+            for job in before[model.name].placed:
                 if self._missing[model.name] > 0 and self._fits(model, job):
                     self._put(model, job)
 
-    def occupy(self, model: HostedModel, at: Sequence[str]) -> None:
-        """Takes the room of a model that is on these jobs, and stays."""
-        for index, job in enumerate(at):
-            if job in self._rooms:
-                self._rooms[job].put(model)
-                if index:
-                    self._pair(job, at[:index])
-
-    def fill(self, preferred: Mapping[str, tuple[str, ...]]) -> None:
+    def fill(self, preferred: Mapping[str, HostedModel]) -> None:
         """Places what is missing: the first copy of all models, then the second of any."""
         for name, room in self._rooms.items():
             order = self._by_free.setdefault(room.job.partition, [])
@@ -195,13 +180,14 @@ class _Packer:
                 break
             for model in short:
                 if len(self._placed[model.name]) < wanted:
-                    job = self._best(model, preferred.get(model.name, ()))
+                    known = preferred.get(model.name)
+                    job = self._best(model, known.placed if known else ())
                     if job is not None:
                         self._put(model, job)
 
     def _largest_first(self, names: Iterable[str]) -> list[HostedModel]:
         """Returns models in the order of what they take of the largest job."""
-        jobs = self._jobs.values()
+        jobs = self._fleet.jobs.values()
         most_bytes = max((job.memory_bytes for job in jobs), default=1)
         most_cpus = max((job.cpus for job in jobs), default=0) or math.inf
 
@@ -209,7 +195,7 @@ class _Packer:
             share = max(model.memory_bytes / most_bytes, model.cpus / most_cpus)
             return -share, model.name
 
-        return sorted((self._models[each] for each in names), key=order)
+        return sorted((self._fleet.models[each] for each in names), key=order)
 
     def _best(self, model: HostedModel, preferred: tuple[str, ...]) -> str | None:
         """Returns the job where the next copy of a model goes; None if it fits nowhere."""
@@ -254,12 +240,8 @@ class _Packer:
         room.put(model)
         if order is not None:
             insort(order, (room.free_bytes, job))
-        self._pair(job, placed)
+        for other in placed:
+            self._beside[job][other] = self._beside[other][job] = None
         placed.append(job)
         # A job without a server gets one with its first model.
         self._missing[model.name] -= max(room.job.num_replicas, 1)
-
-    def _pair(self, job: str, others: Iterable[str]) -> None:
-        for other in others:
-            if other in self._beside:
-                self._beside[job][other] = self._beside[other][job] = None

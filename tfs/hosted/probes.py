@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -23,9 +23,7 @@ from tfs.core.errors import Aborted, FailedPrecondition, ServingError
 from tfs.core.version_directory import payload_files
 from tfs.hosted.fleet import (
     HostedModel,
-    ModelConfig,
     config_text,
-    parse_model_config,
     read_config,
 )
 from tfs.hosted.packing import free_bytes
@@ -73,7 +71,7 @@ def probe(
     or that no server can try, is served untried: its servers load it in a process of its own
     as well.
     """
-    config = read_config(model)
+    config = read_config(model.config)
     if isinstance(request, controller_pb2.AddVersionRequest):
         version = request.version
     elif not (found := versions_in(config.base_path)):
@@ -108,32 +106,23 @@ def is_probed(request: Any) -> bool:
     """
     if not isinstance(request, controller_pb2.AddModelRequest):
         return isinstance(request, controller_pb2.AddVersionRequest)
-    residency = parse_model_config(request.config).residency
+    residency = read_config(request.config).residency
     states_memory = bool(request.hints.memory_bytes)
     return not states_memory and residency != model_config_pb2.ON_DEMAND
 
 
 def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
     """Returns a model with a version quarantined that crashed, or set free if it did not."""
-    quarantined = {**model.quarantined}
-    config = read_config(model)
-    if probed.crash:
-        quarantined[str(version)] = probed.crash
-        exclude(config, [version])
-    elif probed.is_sound and str(version) in quarantined:
-        del quarantined[str(version)]
-        kept = [each for each in config.excluded_versions if each != version]
-        config.ClearField("excluded_versions")
-        config.excluded_versions.extend(kept)
-    else:
+    known, config = {**model.quarantined}, read_config(model.config)
+    was_known = known.pop(str(version), None) is not None
+    if not probed.crash and not (probed.is_sound and was_known):
         return model
-    return replace(model, config=config_text(config), quarantined=quarantined)
-
-
-def exclude(config: ModelConfig, versions: Iterable[int]) -> None:
-    """Has servers pass over these versions, too."""
-    known = config.excluded_versions
-    known.extend(each for each in versions if each not in known)
+    excluded = {*config.excluded_versions} - {version}
+    if probed.crash:
+        known[str(version)] = probed.crash
+        excluded.add(version)
+    config.excluded_versions[:] = sorted(excluded)
+    return replace(model, config=config_text(config), quarantined=known)
 
 
 def _read(reply: pb.ProbeResponse, address: str) -> Probed:

@@ -17,12 +17,7 @@ from typing import Any, Final, TypeVar
 
 from tfs.core.errors import DataLoss
 from tfs.core.system.replaced_file import replace_file
-from tfs.hosted.fleet import (
-    Fleet,
-    HostedModel,
-    Job,
-    replaced,
-)
+from tfs.hosted.fleet import Fleet, HostedModel, Job, merged, replaced
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.store.state_store import Feed, Transaction
@@ -36,8 +31,6 @@ MODEL: Final = "model"
 MODEL_SEEN: Final = "model seen"
 JOB_SEEN: Final = "job seen"
 
-_COPY_FORMAT: Final = 2
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -49,9 +42,9 @@ class Snapshot:
     jobs_seen: Mapping[str, JobSighting] = field(default_factory=dict)
 
 
-def row_of(value: object) -> str:
-    """Returns what is kept of a value, or of values by name, as text."""
-    return json.dumps(value, default=_fields)
+def row_of(value: object) -> str | None:
+    """Returns what is kept of a value, or of values by name, as text; None of None."""
+    return None if value is None else json.dumps(value, default=_fields)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -87,8 +80,6 @@ def followed(last: Snapshot, feed: Feed) -> Snapshot:
 
     Raises DataLoss if a row contains something else.
     """
-    if not feed.changes and not feed.is_snapshot:
-        return last
     start = Snapshot() if feed.is_snapshot else last
     rows: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
     for change in feed.changes:
@@ -96,23 +87,12 @@ def followed(last: Snapshot, feed: Feed) -> Snapshot:
             row = change.value
             value = None if row is None else _read(change.kind, row)
             rows[change.kind][change.key] = value
-    fleet = start.fleet
-    if feed.is_snapshot or rows[JOB] or rows[MODEL]:
-        fleet = Fleet(merged(fleet.jobs, rows[JOB]), merged(fleet.models, rows[MODEL]))
     return Snapshot(
         feed.revision,
-        fleet,
+        start.fleet.changed(rows[MODEL], rows[JOB]),
         merged(start.models_seen, rows[MODEL_SEEN]),
         merged(start.jobs_seen, rows[JOB_SEEN]),
     )
-
-
-def merged(of: Mapping[str, T], changes: Mapping[str, T | None]) -> Mapping[str, T]:
-    """Returns the same object where nothing changes: whoever looks on sees that at once."""
-    if not changes:
-        return of
-    both = {**of, **changes}
-    return {name: each for name, each in both.items() if each is not None}
 
 
 def write(
@@ -121,18 +101,12 @@ def write(
     """Writes the rows that differ, and why; returns the state with them."""
     old = before.fleet
     for name in replaced(old.jobs, after.jobs):
-        job = after.jobs.get(name)
-        if job != old.jobs.get(name):
-            row = None if job is None else row_of(job)
-            transaction.put(JOB, name, row, reason)
+        transaction.put(JOB, name, row_of(after.jobs.get(name)), reason)
     free = functools.cache(lambda: free_bytes(after))  # asked for if anything moves
     for name in replaced(old.models, after.models):
         model = after.models.get(name)
-        if model is None:
-            transaction.put(MODEL, name, None, reason)
-        elif model != old.models.get(name):
-            why = reason + _moves(old, after, model, free)
-            transaction.put(MODEL, name, row_of(model), why)
+        why = reason if model is None else reason + _moves(old, after, model, free)
+        transaction.put(MODEL, name, row_of(model), why)
     return replace(
         before, revision=transaction.revision or before.revision, fleet=after
     )
@@ -185,11 +159,9 @@ class FleetCopy:
         if not self._path or fleet is self._kept:
             return
         self._kept = fleet
-        jobs = [row_of(each) for each in fleet.jobs.values()]
-        models = [_kept_row(each) for each in fleet.models.values()]
-        num_jobs, revision = len(jobs), snapshot.revision
-        head = {"format": _COPY_FORMAT, "revision": revision, "jobs": num_jobs}
-        lines = "\n".join([json.dumps(head), *jobs, *models])
+        head = json.dumps({"revision": snapshot.revision, "jobs": len(fleet.jobs)})
+        rows = *fleet.jobs.values(), *fleet.models.values()
+        lines = "\n".join([head, *map(_kept_row, rows)])
         try:
             replace_file(self._path, lines, is_durable=True)
         except OSError as error:
@@ -203,8 +175,6 @@ class FleetCopy:
             with open(self._path, encoding="utf-8") as file:
                 first, *rows = file.read().splitlines()
             head = json.loads(first)
-            if head["format"] != _COPY_FORMAT:
-                raise ValueError(f"format {head['format']} is not {_COPY_FORMAT}")
             num_jobs, revision = int(head["jobs"]), int(head["revision"])
             jobs = [_read(JOB, each) for each in rows[:num_jobs]]
             models = [_read(MODEL, each) for each in rows[num_jobs:]]
@@ -216,4 +186,6 @@ class FleetCopy:
 
 
 # Of ten thousand models, few are other ones than when the copy was last written.
-_kept_row = functools.lru_cache(maxsize=1 << 14)(row_of)
+_kept_row = functools.lru_cache(maxsize=1 << 14)(
+    lambda each: json.dumps(each, default=_fields)
+)

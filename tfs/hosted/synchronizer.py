@@ -291,7 +291,7 @@ class Synchronizer:
             message = ModelServerConfig()
             message.model_config_list.SetInParent()
             message.model_config_list.config.extend(
-                read_config(fleet.models[each]) for each in sorted(configs)
+                read_config(fleet.models[each].config) for each in sorted(configs)
             )
             self._listed = configs, message
         request.config.CopyFrom(self._listed[1])

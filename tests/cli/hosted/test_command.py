@@ -404,10 +404,10 @@ def test_a_problem_and_a_version_that_is_not_there_are_told(
     assert hosted("why", "prices") == 0
     assert "prices/2 differs" in capsys.readouterr().out
     change("rollback", "prices", "1")
-    assert "note" not in capsys.readouterr().out
     change("rollback", "prices", "99")
-    printed = capsys.readouterr().out
-    assert f"note: version 99 is not in {table}, which has 1" in printed
+    see(state, "prices", one=ReplicaSighting(3, 1, problem="prices/99 is absent"))
+    assert hosted("why", "prices") == 0
+    assert "version 99 as the one that answers" in capsys.readouterr().out
 
 
 def test_a_crash_is_a_problem_until_a_newer_version_answers(

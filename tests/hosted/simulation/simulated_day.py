@@ -206,8 +206,7 @@ class SimulatedDay:
             at = {each.name: each for each in [*jobs, *elastic]}
             found = pack(Fleet(at, made))
             assert not found.shortfall
-            placed = {n: replace(made[n], placed=on) for n, on in found.jobs.items()}
-            return replace(fleet, jobs=at, models=placed)
+            return found.fleet
 
         self._state.change(Edit("the fleet", apply))
         self._servers.models = {each.name: each for each in models}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Any
 
 from tfs.core.errors import InvalidArgument
@@ -48,10 +47,8 @@ def _filled(kind: Any, arguments: argparse.Namespace, **more: object) -> Any:
 
 
 def _add_job(arguments: argparse.Namespace) -> pb.AddJobRequest:
-    if arguments.servers is None:
-        _check_address(arguments.job)
-        if arguments.cpus:
-            raise InvalidArgument("--cpus is for servers that the fleet starts")
+    if arguments.servers is None and arguments.cpus:
+        raise InvalidArgument("--cpus is for servers that the fleet starts")
     least, most = arguments.servers or (0, 0)
     made: pb.AddJobRequest = _filled(
         pb.AddJobRequest,
@@ -86,16 +83,6 @@ def _promotion(arguments: argparse.Namespace, command: str) -> pb.SetPolicyReque
     else:
         request.rollback.CopyFrom(pb.Rollback(version=arguments.version))
     return request
-
-
-def _check_address(text: str) -> None:
-    """Raises InvalidArgument if no server can have an address."""
-    found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
-    if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
-        raise InvalidArgument(
-            f"an address is HOST:PORT or unix:/path: {text}; for a job whose servers the "
-            "fleet starts, say how many (--servers)"
-        )
 
 
 def _hints(arguments: argparse.Namespace) -> pb.Hints:

@@ -23,7 +23,7 @@ from tfs.core.errors import (
 from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import is_committed, payload_files
-from tfs.hosted.fleet import parse_model_config, room_for
+from tfs.hosted.fleet import read_config, room_for
 from tfs.hosted.probes import PER_VERSION_BYTES, size_of
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -42,7 +42,7 @@ def upload(arguments: argparse.Namespace) -> int:
     if before is None:
         _check_generation(arguments, known)
     if known is not None:
-        base_path = parse_model_config(known.config).base_path
+        base_path = read_config(known.config).base_path
     else:
         if {"", ".", ".."} & {*arguments.model.split("/")}:
             raise InvalidArgument(f"{arguments.model} names no folder of a model")
@@ -83,7 +83,7 @@ def upload(arguments: argparse.Namespace) -> int:
 def _check_room(arguments: argparse.Namespace, source: Path) -> None:
     """Raises FailedPrecondition if the model of a version would be refused."""
     asked = pb.SimulateRequest(add_model=request_of(arguments))
-    config = parse_model_config(arguments.config)
+    config = read_config(arguments.config)
     asked.add_model.hints.memory_bytes = arguments.memory or room_for(
         config, size_of(str(source)) + PER_VERSION_BYTES
     )
