@@ -208,6 +208,32 @@ def test_of_a_new_model_that_is_refused_nothing_is_copied(
     assert sorted(tmp_path.rglob("*.csv")) == there
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_of_a_directory_with_nothing_to_serve_nothing_is_copied(
+    state: FleetState,
+    table: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_new: bool,
+) -> None:
+    """Servers would pass over it for ever, or say only later what it lacks."""
+    change("add-job", ONE, "--memory=1G")
+    if not is_new:
+        change("add-model", "prices", table)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "README").write_text("to be trained")
+    before = sorted(tmp_path.rglob("README"))
+    for directory in (notes, tmp_path / "absent", notes / "README"):
+        capsys.readouterr()
+        assert hosted("upload", "prices", str(directory)) == 1
+        printed = capsys.readouterr().err
+        assert str(directory) in printed
+        assert printed.count("\n") == 1
+    assert sorted(tmp_path.rglob("README")) == before
+
+
 def test_an_upload_that_is_repeated_acts_once(
     state: FleetState, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sources.remote.storage import RemoteFileSystem
 from sources.storage.file_system import AnyFileSystem
+from sources.storage.version_contents import what_is_missing
 from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
 from tfs.cli.hosted.requests import request_of
@@ -23,7 +24,7 @@ from tfs.core.errors import (
 from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import is_committed, payload_files
-from tfs.hosted.fleet import read_config, room_for
+from tfs.hosted.fleet import ModelConfig, read_config, room_for
 from tfs.hosted.probes import PER_VERSION_BYTES, size_of
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -34,22 +35,22 @@ def upload(arguments: argparse.Namespace) -> int:
     Nothing is copied of what would be refused, or was asked for before.
     """
     source = Path(arguments.directory)
-    if not source.is_dir() or not os.listdir(source):
-        raise InvalidArgument(f"{source} is no directory with files of a version")
     fleet = ask(arguments, "ListModels", pb.ListFleetRequest(), pb.FleetInfo)
     known = next((each for each in fleet.models if each.model == arguments.model), None)
     before = _asked_before(arguments)
     if before is None:
         _check_generation(arguments, known)
+    config = read_config(arguments.config if known is None else known.config)
+    _check_files(source, config.model_platform)
     if known is not None:
-        base_path = read_config(known.config).base_path
+        base_path = config.base_path
     else:
         if {"", ".", ".."} & {*arguments.model.split("/")}:
             raise InvalidArgument(f"{arguments.model} names no folder of a model")
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
     arguments.base_path = base_path
     if known is None and before is None:
-        _check_room(arguments, source)
+        _check_room(arguments, source, config)
     version = arguments.version
     if version is None and source.name.isdecimal():
         version = int(source.name)
@@ -80,10 +81,22 @@ def upload(arguments: argparse.Namespace) -> int:
     return change(arguments, request_of(arguments))
 
 
-def _check_room(arguments: argparse.Namespace, source: Path) -> None:
+def _check_files(source: Path, platform: str) -> None:
+    """Raises InvalidArgument if a directory has nothing that a server would serve."""
+    try:
+        names = frozenset(os.listdir(source))
+    except OSError as error:
+        raise InvalidArgument(f"{source}: {error.strerror}") from error
+    lacks = what_is_missing(names, platform, has_other_platforms=False)
+    if lacks and MANIFEST not in names:
+        raise InvalidArgument(f"{source}: {lacks} (nothing was copied)")
+
+
+def _check_room(
+    arguments: argparse.Namespace, source: Path, config: ModelConfig
+) -> None:
     """Raises FailedPrecondition if the model of a version would be refused."""
     asked = pb.SimulateRequest(add_model=request_of(arguments))
-    config = read_config(arguments.config)
     asked.add_model.hints.memory_bytes = arguments.memory or room_for(
         config, size_of(str(source)) + PER_VERSION_BYTES
     )
