@@ -22,7 +22,6 @@ from managers.transition_policy import (
 from managers.versions.harness_state import HarnessSnapshot
 from managers.versions.version import LoadStatus
 from sources.servable_to_monitor import ServableToMonitor
-from sources.version_policy import Specific
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.event_bus import EventAndTime
@@ -334,15 +333,11 @@ class ServerCore:
     ) -> Collection[int]:
         """Returns the versions that answer until those can that the config asks for.
 
-        A primary that is not there, a typing error perhaps, must not unload the version
-        that answers; nor must a labelled version that the policy names and that is still
-        to come. Where the old version is to go before the new one is loaded, it goes once
-        there is a new one.
+        A primary or a labelled version that is not there, a typing error perhaps, must
+        not unload the version that answers. Where the old version is to go before the new
+        one is loaded, it goes once there is a new one.
         """
-        policy = settings.policy
-        asked = {settings.primary}
-        if isinstance(policy, Specific):
-            asked.update(policy.versions)
+        asked = {settings.primary, *settings.labelled_versions}
         kept = {
             old: heirs for old, heirs in awaited.items() if not asked.isdisjoint(heirs)
         }
