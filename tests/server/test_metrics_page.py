@@ -101,6 +101,17 @@ def test_the_time_of_a_request_is_told_by_phase(bench: Bench) -> None:
     assert len(buckets) == 12
 
 
+def test_a_batch_of_the_round_that_brought_its_request_made_nobody_wait(
+    bench: Bench,
+) -> None:
+    """It has the time of the round, before the handler began; sums only grow."""
+    gate = ModelGate("m", 0, bench.stats, FakeClock(4.0))
+    gate.stats_of("Predict", 2, "default").end_answered(1.0, 1.25, 1.0, 3.5)
+    for phase, total in {"queue": 0, "compute": 2.25}.items():
+        labels = f'{{model="m",phase="{phase}"}}'
+        assert bench.value(f"tfs_request_phase_seconds_sum{labels}") == total
+
+
 def test_a_version_that_nobody_asks_for_has_ended_and_not_failed(bench: Bench) -> None:
     """An alert about what failed ends when the version is replaced or called off."""
     (bad,) = bench.models["bad"].states

@@ -206,7 +206,8 @@ class RequestStats:
         (self._by_code.get(_OK) or self._counter(_OK)).add(num)
         self._latency.observe(now_s - begun_s, num)
         if self._phases is not None:
-            if started_s is None:
+            # Batches have the time of the scheduler's round, in which requests come.
+            if started_s is None or started_s < begun_s:
                 started_s = begun_s
             self._phases.observe(
                 begun_s - opened_s,
