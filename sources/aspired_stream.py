@@ -76,7 +76,7 @@ def decide(
     if found.versions == before and not repeat:
         return Decision(None, problems)
     what = explain(before, found, is_new, known)
-    pinned = list_versions(sorted(servable.pinned))
+    pinned = list_versions(sorted(servable.pinned | servable.labelled))
     wanted = f"{servable.policy} and pinned {pinned}" if pinned else servable.policy
     reason = f"{wanted} of {servable.base_path}: {what}"
     return Decision(AspiredVersions(servable.name, found.versions, reason), problems)

@@ -80,8 +80,10 @@ def test_a_new_set_is_told_with_what_changed(
 
 
 def test_what_is_pinned_is_part_of_why() -> None:
-    """A version that only a rollback or a canary wants says so."""
-    servable = ServableToMonitor("m", "/m", pinned=frozenset((3, 1)))
+    """A version that only a rollback, a canary or a label wants says so."""
+    servable = ServableToMonitor(
+        "m", "/m", pinned=frozenset({3}), labelled=frozenset({1})
+    )
     decision = decide(servable, versions(3), found(3, 1), is_new=True)
     assert decision.aspired is not None
     expected = "latest(1) and pinned 1, 3 of /m: configuration changed"
