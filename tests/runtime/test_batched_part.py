@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
 
 from tests.batching.gate import Gate
 from tests.runtime.part_callers import Callers, wait_for_waiting
-from tfs.core.batch.batch_task import request_scope
 from tfs.core.errors import (
-    Cancelled,
-    DeadlineExceeded,
     InvalidArgument,
     Unavailable,
 )
-from tfs.core.executor import ThreadExecutor
-from tfs.core.servable import CancelToken
 from tfs.runtime.batched import BatchedPart, batched
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
@@ -87,24 +80,6 @@ def test_a_lone_call_is_the_function_itself() -> None:
     x = torch.ones(2, 2)
     assert part(x) is x
     assert seen[0] is x
-
-
-def test_more_requests_than_threads_do_not_deadlock() -> None:
-    """The callers compute; no thread of the part's own is needed."""
-    part = batched(lambda x: x + 1, max_batch_size=4)
-    results: dict[int, float] = {}
-    executor = ThreadExecutor(3, "outer")
-
-    def request(number: int) -> None:
-        x = torch.tensor([[float(number)]])
-        for _ in range(5):
-            x = part(x)
-        results[number] = float(x)
-
-    for number in range(60):
-        executor.submit(lambda number=number: request(number))  # type: ignore[misc]
-    assert executor.close()
-    assert results == {number: number + 5.0 for number in range(60)}
 
 
 def test_a_part_within_a_part_does_not_deadlock() -> None:
@@ -246,33 +221,6 @@ def test_a_part_that_exits_fails_its_calls() -> None:
         part(torch.zeros(1, 1))
 
 
-def test_a_cancelled_or_expired_member_leaves_at_the_next_boundary() -> None:
-    """It costs no compute, and its caller gets the reason."""
-    gate, callers, clock = Gate(double), Callers(), FakeClock()
-    part = batched(gate, max_batch_size=8, clock=clock)
-    blocked(part, gate, callers)
-    cancel = CancelToken()
-    deadline_s = clock.now() + 1.0
-
-    def call(**scope: Any) -> torch.Tensor:
-        with request_scope(**scope):
-            result: torch.Tensor = part(torch.ones(1, 2))
-            return result
-
-    callers.start("gone", lambda: call(cancel=cancel))
-    callers.start("late", lambda: call(deadline_s=deadline_s))
-    callers.start("stays", call)
-    wait_for_waiting(part, 3)
-    cancel.cancel(Cancelled("gone"))
-    clock.advance(2.0)
-    gate.open.set()
-    callers.join()
-    assert isinstance(callers.results["gone"], Cancelled)
-    assert isinstance(callers.results["late"], DeadlineExceeded)
-    assert torch.equal(callers.results["stays"], torch.full((1, 2), 2.0))
-    assert gate.sizes == [1, 1]
-
-
 def test_a_window_gathers_calls_until_its_end() -> None:
     """With a timeout the first call waits for others, and no longer."""
     clock, callers = FakeClock(), Callers()
@@ -362,98 +310,6 @@ def test_results_that_are_no_rows_are_refused(result: object) -> None:
 
 
 # -- what it is for ---------------------------------------------------------------
-
-
-def test_preprocessing_runs_on_its_own_and_the_core_together() -> None:
-    """A servable with per-request Python work and a batched network."""
-    torch.manual_seed(0)
-    net = nn.Linear(4, 3).eval()
-    core = batched(net, max_batch_size=16)
-    ready = threading.Barrier(8)
-    alone = threading.local()
-
-    def predict(text: str) -> torch.Tensor:
-        alone.words = [float(len(word)) for word in text.split()]
-        ready.wait(PATIENCE_S)
-        with torch.inference_mode():
-            scores: torch.Tensor = core(torch.tensor([alone.words]))
-        return scores
-
-    callers = Callers()
-    texts = [f"{'a' * number} bb ccc dddd" for number in range(1, 9)]
-    for text in texts:
-        callers.start(text, lambda text=text: predict(text))  # type: ignore[misc]
-    callers.join()
-    for text in texts:
-        words = torch.tensor([[float(len(word)) for word in text.split()]])
-        assert torch.allclose(callers.results[text], net(words), rtol=1e-4, atol=1e-6)
-    assert core.stats.num_calls == 8
-
-
-class Decoder(nn.Module):
-    """One step of a small recurrent decoder: token and state in, both out."""
-
-    def __init__(self, num_tokens: int = 11, width: int = 8) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(num_tokens, width)
-        self.cell = nn.GRUCell(width, width)
-        self.head = nn.Linear(width, num_tokens)
-
-    def forward(
-        self, token: torch.Tensor, state: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        state = self.cell(self.embedding(token), state)
-        return self.head(state).argmax(1), state
-
-
-def decode(
-    step: Callable[..., Any], source: int, length: int, leave: Callable[[], None]
-) -> list[int]:
-    token, state = torch.tensor([source]), torch.zeros(1, 8)
-    tokens = []
-    with torch.inference_mode():
-        for _ in range(length):
-            token, state = step(token, state)
-            tokens.append(int(token))
-    leave()
-    return tokens
-
-
-def test_decode_loops_join_and_leave_at_iterations() -> None:
-    """Continuous batching: loops of different lengths stay in step while they last,
-    and every sequence is what it would be alone.
-    """
-    torch.manual_seed(1)
-    model = Decoder().eval()
-    sizes: list[int] = []
-
-    def noting(
-        token: torch.Tensor, state: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        sizes.append(token.shape[0])
-        result: tuple[torch.Tensor, torch.Tensor] = model(token, state)
-        return result
-
-    step = batched(noting, max_batch_size=8, timeout_s=3600.0)
-    lengths = {0: 2, 1: 5, 2: 5, 3: 9}
-    ready = threading.Barrier(len(lengths))
-    callers = Callers()
-
-    def request(source: int, length: int) -> list[int]:
-        with step.session():
-            ready.wait(PATIENCE_S)
-            return decode(step, source, length, lambda: None)
-
-    for source, length in lengths.items():
-        callers.start(
-            source,
-            lambda source=source, length=length: request(source, length),  # type: ignore[misc]
-        )
-    callers.join()
-    assert sizes == [4, 4, 3, 3, 3, 1, 1, 1, 1]
-    for source, length in lengths.items():
-        alone = decode(model, source, length, lambda: None)
-        assert callers.results[source] == alone
 
 
 def test_a_failed_member_leaves_the_loop_to_the_others() -> None:

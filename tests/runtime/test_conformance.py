@@ -49,7 +49,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.interpreter import Interpreter, InterpreterModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.patience import PATIENCE_S
 
@@ -95,6 +95,14 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
         yield interpreter
 
 
+@pytest.fixture
+def loaded(interpreter: Interpreter, tmp_path: Path) -> Iterator[InterpreterModel]:
+    """A loaded model, which is unloaded after the test."""
+    model = interpreter.load(package(tmp_path, Scale()))
+    yield model
+    model.unload()
+
+
 def test_a_model_answers_as_it_does_outside(
     interpreter: Interpreter, tmp_path: Path
 ) -> None:
@@ -138,16 +146,11 @@ def test_inputs_go_in_by_name(interpreter: Interpreter, tmp_path: Path) -> None:
     ],
 )
 def test_outputs_come_by_name_or_by_position(
-    interpreter: Interpreter,
-    tmp_path: Path,
-    signature_name: str,
-    expected: dict[str, list[object]],
+    loaded: InterpreterModel, signature_name: str, expected: dict[str, list[object]]
 ) -> None:
     """A tensor, a tuple in the order of the outputs, or a dict with more than asked."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     outputs = ask(loaded, {"x": floats((1, 2))}, signature_name).outputs()
     assert {name: values(view) for name, view in outputs.items()} == expected
-    loaded.unload()
 
 
 def test_strings_pass_as_lists_of_bytes(
@@ -162,16 +165,14 @@ def test_strings_pass_as_lists_of_bytes(
     loaded.unload()
 
 
-def test_an_empty_batch_passes(interpreter: Interpreter, tmp_path: Path) -> None:
+def test_an_empty_batch_passes(loaded: InterpreterModel) -> None:
     """Zero rows in, zero rows out."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     outputs = ask(
         loaded,
         {"x": TensorView(SCALE_SIGNATURES["both"].inputs["x"].dtype, (0, 2), b"")},
     ).outputs()
     assert outputs["y"].shape == (0, 2)
     assert len(outputs["y"].data) == 0
-    loaded.unload()
 
 
 def test_a_model_runs_in_inference_mode_eval_and_with_its_threads(
@@ -189,10 +190,9 @@ def test_a_model_runs_in_inference_mode_eval_and_with_its_threads(
 
 
 def test_a_model_that_writes_to_its_input_leaves_the_request_alone(
-    interpreter: Interpreter, tmp_path: Path
+    loaded: InterpreterModel,
 ) -> None:
     """The request's buffer is read-only to everybody."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     data = bytearray(floats((1, 2)).data)  # type: ignore[arg-type]
     before = bytes(data)
     view = TensorView(floats((1, 2)).dtype, (1, 2), memoryview(data))
@@ -200,7 +200,6 @@ def test_a_model_that_writes_to_its_input_leaves_the_request_alone(
         outputs = ask(loaded, {"x": view}, "overwrite").outputs()
         assert values(outputs["y"]) == [[2, 4]]
     assert bytes(data) == before
-    loaded.unload()
 
 
 def test_a_model_that_writes_to_its_weights_changes_only_itself(
@@ -273,10 +272,9 @@ def test_versions_whose_modules_share_a_name_live_side_by_side(
     ],
 )
 def test_a_call_that_fails_fails_alone(
-    interpreter: Interpreter, tmp_path: Path, signature_name: str, complaint: str
+    loaded: InterpreterModel, signature_name: str, complaint: str
 ) -> None:
     """Whatever a model raises or returns, the error names it and the next call works."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     error = ask(loaded, {"x": floats((1, 2))}, signature_name).error()
     assert error.code is Code.INTERNAL
     assert "scale/1" in error.message
@@ -284,7 +282,6 @@ def test_a_call_that_fails_fails_alone(
     assert complaint in error.message
     assert "/" not in error.message.replace("scale/1", "")
     assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
-    loaded.unload()
 
 
 @pytest.mark.parametrize("first", [1.0, -1.0], ids=["returns", "raises"])
@@ -320,11 +317,8 @@ def test_a_model_may_start_threads(interpreter: Interpreter, tmp_path: Path) -> 
     loaded.unload()
 
 
-def test_a_task_that_was_cancelled_costs_no_compute(
-    interpreter: Interpreter, tmp_path: Path
-) -> None:
+def test_a_task_that_was_cancelled_costs_no_compute(loaded: InterpreterModel) -> None:
     """A marked task gets its mark as the answer, and the model is not called."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     token = CancelToken()
     token.cancel(Cancelled("the client left"))
     error = ask(loaded, {"x": floats((1, 2))}, "count", cancel=token).error()
@@ -332,28 +326,20 @@ def test_a_task_that_was_cancelled_costs_no_compute(
     assert values(ask(loaded, {"x": floats((1, 2))}, "count").outputs()["y"]) == [
         [1, 1]
     ]
-    loaded.unload()
 
 
-def test_a_task_past_its_deadline_costs_no_compute(
-    interpreter: Interpreter, tmp_path: Path
-) -> None:
+def test_a_task_past_its_deadline_costs_no_compute(loaded: InterpreterModel) -> None:
     """An expired task is answered so, and the model is not called."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     past_s = time.monotonic() - 1
     error = ask(loaded, {"x": floats((1, 2))}, "count", deadline_s=past_s).error()
     assert isinstance(error, DeadlineExceeded)
     assert values(ask(loaded, {"x": floats((1, 2))}, "count").outputs()["y"]) == [
         [1, 1]
     ]
-    loaded.unload()
 
 
-def test_a_task_cancelled_while_it_waits_is_dropped(
-    interpreter: Interpreter, tmp_path: Path
-) -> None:
+def test_a_task_cancelled_while_it_waits_is_dropped(loaded: InterpreterModel) -> None:
     """The mark counts until the very call."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     token = CancelToken()
     running = ask(loaded, {"x": floats((0.2, 0))}, "slow")
     waiting = ask(loaded, {"x": floats((1, 1))}, "count", cancel=token)
@@ -363,12 +349,10 @@ def test_a_task_cancelled_while_it_waits_is_dropped(
     assert values(ask(loaded, {"x": floats((1, 1))}, "count").outputs()["y"]) == [
         [1, 1]
     ]
-    loaded.unload()
 
 
-def test_a_full_queue_refuses_at_once(interpreter: Interpreter, tmp_path: Path) -> None:
+def test_a_full_queue_refuses_at_once(loaded: InterpreterModel) -> None:
     """One call more than fits is Unavailable, with a time to retry; the rest pass."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((0.5, 0))}, "slow")
     answers = [ask(loaded, {"x": floats((1, 1))}) for _ in range(2 * MAX_QUEUED + 8)]
     assert isinstance(answers[-1].error(), Unavailable)
@@ -379,24 +363,16 @@ def test_a_full_queue_refuses_at_once(interpreter: Interpreter, tmp_path: Path) 
     assert len(errors) < len(answers)
     assert all(isinstance(error, Unavailable) for error in errors)
     assert all(error.retry_after_s for error in errors)
-    loaded.unload()
 
 
-def test_tasks_run_one_at_a_time_in_order(
-    interpreter: Interpreter, tmp_path: Path
-) -> None:
+def test_tasks_run_one_at_a_time_in_order(loaded: InterpreterModel) -> None:
     """What was submitted first is answered first."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     answers = [ask(loaded, {"x": floats((0, 0))}, "count").outputs() for _ in range(3)]
     assert [values(each["y"]) for each in answers] == [[[1, 1]], [[2, 2]], [[3, 3]]]
-    loaded.unload()
 
 
-def test_answers_come_once_from_many_submitters(
-    interpreter: Interpreter, tmp_path: Path
-) -> None:
+def test_answers_come_once_from_many_submitters(loaded: InterpreterModel) -> None:
     """Every task of every thread is answered exactly once, with its own rows."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     wrong: list[object] = []
 
     def submit(start: int) -> None:
@@ -407,14 +383,12 @@ def test_answers_come_once_from_many_submitters(
 
     run_together(*(partial(submit, 100 * n) for n in range(4)))
     assert wrong == []
-    loaded.unload()
 
 
 def test_an_unloaded_model_answers_unavailable(
-    interpreter: Interpreter, tmp_path: Path
+    loaded: InterpreterModel, interpreter: Interpreter
 ) -> None:
     """Unloading twice is harmless, and afterwards every task is refused."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     before = interpreter.num_models
     loaded.unload()
     loaded.unload()
@@ -425,10 +399,9 @@ def test_an_unloaded_model_answers_unavailable(
 
 
 def test_unloading_answers_what_waits_and_waits_for_what_runs(
-    interpreter: Interpreter, tmp_path: Path
+    loaded: InterpreterModel,
 ) -> None:
     """No task is lost, and none computes after unload returned."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((0.2, 0))}, "slow")
     waiting = [ask(loaded, {"x": floats((1, 1))}) for _ in range(3)]
     loaded.unload()
@@ -518,9 +491,8 @@ def test_closing_answers_everything_and_refuses_loads(
     loaded.unload()
 
 
-def test_an_answer_may_ask_again(interpreter: Interpreter, tmp_path: Path) -> None:
+def test_an_answer_may_ask_again(loaded: InterpreterModel) -> None:
     """on_done may submit: nothing is held while it runs."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
     signature = loaded.source.signatures["serving_default"]
     second = Answer()
 
@@ -532,4 +504,3 @@ def test_an_answer_may_ask_again(interpreter: Interpreter, tmp_path: Path) -> No
     first = {"x": floats((1, 1))}
     loaded.submit(InferenceTask("serving_default", signature, first, ask_again))
     assert values(second.outputs()["y"]) == [[4, 4]]
-    loaded.unload()

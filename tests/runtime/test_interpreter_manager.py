@@ -115,9 +115,10 @@ def test_figure_2_second_program(manager: InterpreterManager, tmp_path: Path) ->
 def test_values_pass_both_ways(manager: InterpreterManager) -> None:
     """Plain values and containers of them come back as they went."""
     value = {"a": [1, 2.5, None, True], "b": ("x", b"\x00y"), 3: {"t": [1]}, "e": []}
+    described = ("float32", (2,), 0, 8)  # as a tensor is, on its way
     with manager.acquire_session() as session:
         copy = session.global_("copy", "copy")
-        assert copy(value).value() == value
+        assert copy([value, described]).value() == [value, described]
         tensor = torch.arange(6).view(2, 3)
         back = copy([tensor, torch.empty(0, 2), torch.tensor(1.5)]).value()
         assert isinstance(back, list)

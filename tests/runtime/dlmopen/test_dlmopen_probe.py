@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -59,32 +60,23 @@ def test_a_static_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         dlmopen_probe.require(1)
 
 
-def test_a_crash_of_the_trial_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever kills the test would have killed the server."""
-    answer(monkeypatch, -11, stderr="one\nlast words\n")
-    reason = dlmopen_probe.refusal(2)
-    assert "SIGSEGV" in reason
-    assert "last words" in reason
+TRIALS = {
+    "a crash": (-11, "", "one\nlast words\n", r"SIGSEGV.*last words"),
+    "a crash after the answer": (-6, 'dlmopen-probe: ""\n', "", "SIGABRT"),
+    "too little room": (0, 'noise\ndlmopen-probe: "no room"\nnoise\n', "", "^no room$"),
+    "nothing lacks": (0, 'dlmopen-probe: ""\n', "", "^$"),
+    "no answer": (0, "", "", "exited with 0"),
+}
 
 
-def test_a_crash_after_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies when it exits is no better than one that dies before."""
-    answer(monkeypatch, -6, stdout='dlmopen-probe: ""\n')
-    assert "SIGABRT" in dlmopen_probe.refusal(2)
-
-
-def test_what_the_trial_found_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too little room, for example; what libraries print beside it does not matter."""
-    answer(monkeypatch, 0, stdout='noise\ndlmopen-probe: "no room"\nnoise\n')
-    assert dlmopen_probe.refusal(2) == "no room"
-    answer(monkeypatch, 0, stdout='dlmopen-probe: ""\n')
-    assert dlmopen_probe.refusal(2) == ""
-
-
-def test_a_trial_without_an_answer_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that says nothing counts as one that failed."""
-    answer(monkeypatch, 0)
-    assert "exited with 0" in dlmopen_probe.refusal(2)
+@pytest.mark.parametrize("trial", TRIALS)
+def test_what_a_trial_comes_to_is_told(
+    trial: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever kills it, or says nothing, would have failed the server as well."""
+    returncode, stdout, stderr, words = TRIALS[trial]
+    answer(monkeypatch, returncode, stdout, stderr)
+    assert re.search(words, dlmopen_probe.refusal(2), re.DOTALL)
 
 
 def test_a_trial_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,12 @@ from tfs.runtime.process.zygote_process import ZygoteProcess
 X = {"x": floats((1, 2))}
 
 
+@pytest.fixture
+def loaded(host: ProcessHost, tmp_path: Path) -> ProcessModel:
+    """A model in a process of its own, with the options of the default."""
+    return host.pool().load(package(tmp_path, Scale()))
+
+
 def open_files() -> list[str]:
     """What this process holds open, without what listing takes."""
     found = []
@@ -140,14 +146,12 @@ def test_a_crash_fails_the_call_that_crashed_and_no_other(
 
 
 def test_a_worker_killed_in_a_call_is_replaced(
-    host: ProcessHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    loaded: ProcessModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SIGKILL, as the kernel sends when memory runs out, is a crash like any other.
 
     The log names the version: the interpreter's own name tells an operator nothing.
     """
-    interpreter = host.pool()
-    loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((30, 0))}, "slow")
     until(lambda: num_begun(loaded) == 1, "the call")
     os.kill(pid_of(loaded), signal.SIGKILL)
@@ -173,12 +177,8 @@ def test_a_limit_that_keeps_workers_from_starting_is_named(
         host.pool().load(package(tmp_path, Scale()))
 
 
-def test_a_worker_killed_while_idle_is_replaced_unseen(
-    host: ProcessHost, tmp_path: Path
-) -> None:
+def test_a_worker_killed_while_idle_is_replaced_unseen(loaded: ProcessModel) -> None:
     """Nobody gets an error when nobody was in a call."""
-    interpreter = host.pool()
-    loaded = interpreter.load(package(tmp_path, Scale()))
     pid = pid_of(loaded)
     os.kill(pid, signal.SIGKILL)
     until(lambda: loaded.num_deaths == 1, "the death")
@@ -547,11 +547,9 @@ def test_a_zygote_without_users_is_ended(tmp_path: Path) -> None:
 
 
 def test_workers_serve_on_when_the_zygote_is_killed(
-    host: ProcessHost, tmp_path: Path
+    loaded: ProcessModel, host: ProcessHost
 ) -> None:
     """A call that runs meanwhile is answered, and the next one by the same worker."""
-    interpreter = host.pool()
-    loaded = interpreter.load(package(tmp_path, Scale()))
     pid, zygote_pid = pid_of(loaded), host.zygote.pid
     assert zygote_pid is not None
     running = ask(loaded, {"x": floats((0.2, 1))}, "slow")
@@ -565,11 +563,9 @@ def test_workers_serve_on_when_the_zygote_is_killed(
 
 
 def test_how_a_worker_ended_is_known_without_its_zygote(
-    host: ProcessHost, tmp_path: Path
+    loaded: ProcessModel, host: ProcessHost
 ) -> None:
     """It is this process that reaps it; the next worker is another zygote's."""
-    interpreter = host.pool()
-    loaded = interpreter.load(package(tmp_path, Scale()))
     pid, zygote_pid = pid_of(loaded), host.zygote.pid
     assert zygote_pid is not None
     os.kill(zygote_pid, signal.SIGKILL)
@@ -579,24 +575,6 @@ def test_how_a_worker_ended_is_known_without_its_zygote(
     assert "SIGSEGV" in error.message
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     assert not psutil.pid_exists(pid)  # not even as a zombie
-
-
-def test_a_call_that_takes_too_much_memory_fails_alone(
-    host: ProcessHost, tmp_path: Path
-) -> None:
-    """The limit is on what a worker adds; the next call works in the same process."""
-    interpreter = host.pool(
-        ProcessOptions(worker=WorkerOptions(memory_limit_bytes=256 << 20))
-    )
-    loaded = interpreter.load(
-        package(tmp_path, Hoarder(), {"serving_default": signature()}, name="hoarder")
-    )
-    pid = pid_of(loaded)
-    error = ask(loaded, {"x": floats((1024, 0))}).error()
-    assert isinstance(error, Internal)
-    assert "hoarder/1" in error.message
-    assert values(ask(loaded, {"x": floats((1, 0))}).outputs()["y"]) == [[1, 0]]
-    assert pid_of(loaded) == pid
 
 
 def test_what_a_worker_logs_says_when_and_how_grave(
@@ -714,15 +692,6 @@ def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) 
     os.kill(worker.pid, signal.SIGKILL)
     until(lambda: loaded.num_deaths == 1, "the death")
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-
-
-def test_a_spinning_worker_answers_alike(host: ProcessHost, tmp_path: Path) -> None:
-    """Looking before sleeping changes latency, nothing else."""
-    interpreter = host.pool(ProcessOptions(worker=WorkerOptions(spin_us=200)))
-    loaded = interpreter.load(package(tmp_path, Scale()))
-    for value in range(50):
-        outputs = ask(loaded, {"x": floats((value, 1))}).outputs()
-        assert values(outputs["y"]) == [[2 * value, 2]]
 
 
 @pytest.mark.parametrize("spin_us", [0, 200])

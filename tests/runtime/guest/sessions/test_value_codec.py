@@ -9,30 +9,7 @@ import pickle
 import pytest
 import torch
 
-from tfs.core.errors import InvalidArgument
-from tfs.runtime.guest.sessions.value_codec import Ref, decode, encode
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        -3,
-        2.5,
-        "text",
-        b"\x00bytes",
-        [1, [2, ()], {}],
-        ("float32", (2,), 0, 8),
-        {"a": (1, None), 2: {"b": [b"c"]}},
-        Ref(7),
-    ],
-)
-def test_plain_values_come_back_as_they_went(value: object) -> None:
-    """A tuple of the caller's is never taken for a tensor's description."""
-    back = decode(encode(value))
-    assert back == value
-    assert type(back) is type(value)
+from tfs.runtime.guest.sessions.value_codec import decode, encode
 
 
 @pytest.mark.parametrize(
@@ -65,13 +42,6 @@ def test_a_container_of_a_class_of_its_own_passes_as_a_plain_one() -> None:
     assert isinstance(back, list)
     assert [type(each) for each in back] == [dict, tuple]
     assert back[1] == (1, 0)
-
-
-@pytest.mark.parametrize("value", [object(), print, int, 1j, ...])
-def test_other_objects_are_refused(value: object) -> None:
-    """The message says what can pass."""
-    with pytest.raises(InvalidArgument, match="cannot pass between"):
-        encode([value])
 
 
 def test_bytes_that_would_run_code_are_refused() -> None:
