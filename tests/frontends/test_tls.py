@@ -64,14 +64,6 @@ def call(address: str, credentials: grpc.ChannelCredentials | None) -> bytes:
         return reply
 
 
-def test_a_client_that_trusts_the_authority_is_served(
-    transport: str, made: Certificates
-) -> None:
-    """TLS: the server shows its certificate, the client none."""
-    with served(transport, made.tls()) as address:
-        assert call(address, made.client_credentials()) == b"()"
-
-
 @pytest.mark.parametrize("kind", ["plain text", "another authority"])
 def test_others_are_turned_away_from_a_tls_port(
     transport: str, made: Certificates, kind: str

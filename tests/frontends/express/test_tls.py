@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Certificates
-from tests.frontends.express.rig import RawClient, Rig, head, running
+from tests.frontends.express.rig import RawClient, Rig, running
 from tests.frontends.express.wire import (
     HELLO,
-    OPEN_WINDOWS,
-    prefixed,
     request,
 )
 from tests.frontends.later_executor import LaterExecutor
@@ -100,28 +98,6 @@ def test_a_request_may_come_with_the_end_of_the_handshake(
     rig.settle()
     client.incoming.write(raw.socket.recv(1 << 16))
     assert b"ping" in client.tls.read(1 << 16) + client.read()
-
-
-def test_large_answers_are_sent_as_the_client_reads(
-    rig: Rig, made: Certificates
-) -> None:
-    """A slow reader holds nobody up and gets every byte."""
-    client = secured(rig, trusting(made))
-    other = secured(rig, trusting(made))
-    message = bytes(range(256)) * 4096
-    client.send(OPEN_WINDOWS + head(1))
-    rest = prefixed(message)
-    while rest:
-        rest = client.upload(1, rest)
-        rig.settle()
-    other.send(request(1))
-    rig.settle()
-    assert other.answer(1).messages == [b"ping"]
-    for _ in range(10_000):
-        if client.answer(1).has_ended:
-            break
-        rig.settle()
-    assert client.answer(1).messages == [message]
 
 
 def test_who_ends_its_connection_is_gone(rig: Rig, made: Certificates) -> None:

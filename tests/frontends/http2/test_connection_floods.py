@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.frontends.express.wire import (
-    BLOCK,
     Wire,
     data_frame,
     grpc_headers,
@@ -27,7 +26,6 @@ from tfs.frontends.http2.frames import (
     PADDED,
     ErrorCode,
     FrameType,
-    Setting,
 )
 from tfs.frontends.http2.state import ConnectionLimits
 
@@ -196,29 +194,21 @@ def test_work_that_was_cut_off_counts_until_it_ends() -> None:
     assert 7 in wire.connection.streams
 
 
-def _rapid_reset(index: int) -> bytes:
-    stream_id = 2 * index + 1
-    return headers_frame(stream_id, BLOCK) + frames.rst_stream(
-        stream_id, ErrorCode.CANCEL
-    )
-
-
 FLOODS: dict[str, Callable[[int], bytes]] = {
-    "rapid reset": _rapid_reset,
-    "ping": lambda _: frames.ping(b"12345678"),
-    "settings": lambda _: frames.settings({Setting.MAX_FRAME_SIZE: 20_000}),
     "settings ack": lambda _: frames.SETTINGS_ACK,
     "large header blocks": lambda index: headers_frame(
         2 * index + 1, literal_block(grpc_headers(("a", "x" * 20_000)))
     ),
     "ping ack": lambda _: frames.ping(b"12345678", ack=True),
-    "empty data": lambda index: headers_frame(1) * (not index) + data_frame(1, b"", 0),
     "padded empty data": lambda index: (
         headers_frame(1) * (not index) + data_frame(1, b"\x02\0\0", PADDED)
     ),
-    "priority": lambda _: frames.frame(FrameType.PRIORITY, 0, 1, b"\0\0\0\0\x10"),
     "tiny window updates": lambda _: frames.window_update(0, 1),
     "extensions": lambda _: frames.frame(0xEE, 0, 0, b""),
+    "continuations": lambda index: (
+        headers_frame(1, b"", flags=0) * (not index)
+        + frames.frame(FrameType.CONTINUATION, 0, 1, b"x" * (index % 2))
+    ),
     "goaway": lambda _: frames.goaway(0, ErrorCode.NO_ERROR),
     "malformed": lambda index: headers_frame(2 * index + 1, b"\x82"),
     "window updates on closed streams": lambda index: (
@@ -231,7 +221,10 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_flood_is_told_to_calm_down(kind: str) -> None:
-    """ENHANCE_YOUR_CALM after a bounded number of frames, with bounded output."""
+    """ENHANCE_YOUR_CALM after a bounded number of frames, with bounded output.
+
+    More kinds, and what becomes of others meanwhile: ../express/test_hostile.py.
+    """
     wire = Wire()
     for index in range(5000):
         wire.feed_all(FLOODS[kind](index))
@@ -343,30 +336,12 @@ def test_calls_given_up_after_a_second_cost_nothing(
     assert wire.connection.is_closed is is_flood
 
 
-@pytest.mark.parametrize("size", [0, 1, 600])
-def test_a_continuation_flood_is_told_to_calm_down(size: int) -> None:
-    """CVE-2024-27316: a header block without end, of empty or full frames."""
-    wire = Wire()
-    wire.feed(headers_frame(1, b"", flags=0))
-    for _ in range(100):
-        wire.feed(frames.frame(FrameType.CONTINUATION, 0, 1, b"x" * size))
-    assert wire.goaway() is ErrorCode.ENHANCE_YOUR_CALM
-
-
 def test_pings_that_follow_answers_cost_nothing() -> None:
     """Clients measure their bandwidth with a PING per answer."""
     wire = Wire(echo=True)
     for index in range(3000):
         wire.feed(request(2 * index + 1) + frames.ping(b"12345678"))
     assert not wire.connection.is_closed
-
-
-def test_an_hpack_bomb_is_told_to_calm_down() -> None:
-    """One large entry, referred to thousands of times."""
-    wire = Wire()
-    wire.feed(headers_frame(1, BLOCK + b"\x40\x01k\x7f\xa1\x1e" + b"v" * 4000))
-    wire.feed(headers_frame(3, BLOCK + b"\xbe" * 10_000))
-    assert wire.goaway() is ErrorCode.ENHANCE_YOUR_CALM
 
 
 @pytest.mark.parametrize(

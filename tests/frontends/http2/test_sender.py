@@ -13,7 +13,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.errors import InvalidArgument
 from tfs.frontends.http2 import frames, response
 from tfs.frontends.http2.frames import (
     DEFAULT_WINDOW,
@@ -66,19 +66,6 @@ def test_an_answer_stops_at_the_connections_window() -> None:
     assert wire.answer(1).messages == wire.answer(3).messages == [b"x" * 50_000]
 
 
-def test_large_answers_take_turns() -> None:
-    """A small answer is not held up by a large one that came first."""
-    wire = Wire()
-    wire.feed(frames.window_update(0, 10 << 20))
-    wire.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 10 << 20}))
-    wire.feed(request(1) + request(3))
-    wire.connection.sender.send_reply(wire.recorder.opened[1], b"x" * (4 << 20))
-    wire.connection.sender.send_reply(wire.recorder.opened[3], b"small")
-    wire.connection.sender.fill(300_000)
-    assert not wire.recorder.opened[3].outbox
-    assert wire.recorder.opened[1].outbox
-
-
 def test_settings_move_the_windows_of_open_streams() -> None:
     """A window may fall below zero; nothing is sent until it is positive again."""
     wire = Wire()
@@ -116,21 +103,6 @@ def test_data_frames_respect_the_clients_frame_size() -> None:
     assert sizes == [16_384, 16_384, 40_005 - 2 * 16_384]
 
 
-def test_messages_of_a_stream_are_sent_in_order_and_end_with_trailers() -> None:
-    """Server streaming: headers once, messages, trailers."""
-    wire = Wire()
-    wire.feed(request(1))
-    stream = wire.recorder.opened[1]
-    for body in (b"a", b"", b"c" * 70_000):
-        wire.connection.sender.send_message(stream, body)
-    wire.connection.sender.send_end(stream, response.OK_TRAILERS_BLOCK)
-    wire.sent()
-    wire.feed(frames.window_update(0, 1 << 20) + frames.window_update(1, 1 << 20))
-    answer = wire.answer(1)
-    assert answer.messages == [b"a", b"", b"c" * 70_000]
-    assert dict(answer.trailers) == {"grpc-status": "0"}
-
-
 def test_an_empty_stream_ends_with_trailers_only() -> None:
     """A stream without a single message is still a valid answer."""
     wire = Wire()
@@ -139,20 +111,6 @@ def test_an_empty_stream_ends_with_trailers_only() -> None:
     answer = wire.answer(1)
     assert dict(answer.headers)[":status"] == "200"
     assert answer.status == "0"
-
-
-def test_an_error_travels_trailers_only() -> None:
-    """One header block, and the stream is over."""
-    wire = Wire()
-    wire.feed(request(1))
-    wire.connection.sender.send_error(
-        wire.recorder.opened[1], Unavailable("full", retry_after_s=0.5)
-    )
-    answer = wire.answer(1)
-    assert answer.status == "14"
-    assert answer.has_ended
-    assert answer.trailers == []
-    assert not wire.connection.streams
 
 
 def test_an_error_after_messages_travels_in_trailers() -> None:
