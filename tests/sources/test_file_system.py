@@ -8,7 +8,7 @@ import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import StoragePath
-from sources.version_policy import All, Latest, Specific, VersionPolicy
+from sources.version_policy import All, Latest, Specific
 from tests.present import present
 from tests.sources.stepped_source import World, monitor, world
 from tfs.core.errors import InvalidArgument, NotFound
@@ -46,29 +46,6 @@ def test_the_payload_is_the_directory_as_it_was_found() -> None:
     assert data.payload is not None
     assert data.payload.path == "/models/digits/0042"
     assert data.payload.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        (Latest(), [8]),
-        (Latest(0), [8]),
-        (Latest(2), [8, 5]),
-        (All(), [1, 2, 3, 5, 8]),
-        (Specific((5, 1, 7)), [5, 1]),
-    ],
-)
-def test_the_policy_decides(policy: VersionPolicy, expected: list[int]) -> None:
-    """Each policy chooses among the directories that exist.
-
-    file_system_storage_path_source_test: MultipleVersionsAtTheSameTime,
-    NLatestVersions, SpecificVersions, DefaultVersionPolicy,
-    DefaultNumLatestVersions.
-    """
-    w = world(monitor(policy=policy))
-    for version in (3, 1, 8, 2, 5):
-        w.publish(version)
-    assert w.poll() == [("digits", expected)]
 
 
 def test_a_specific_version_is_found_under_leading_zeros() -> None:
@@ -114,14 +91,6 @@ def test_an_outlook_is_of_the_place_that_is_configured_now() -> None:
     assert w.source.outlook("digits") is True
 
 
-def test_pinned_versions_come_with_whatever_policy() -> None:
-    """A primary and a canary are aspired whatever the version policy says."""
-    w = world(monitor(policy=Latest(), pinned=frozenset({1, 2})))
-    for version in (1, 2, 3, 4):
-        w.publish(version)
-    assert w.poll() == [("digits", [4, 2, 1])]
-
-
 def test_each_servable_gets_its_own_call() -> None:
     """One call carries one name.
 
@@ -152,21 +121,6 @@ def test_what_was_said_is_repeated_now_and_then() -> None:
 
 
 # -- configuration -----------------------------------------------------------------
-
-
-def test_a_removed_servable_gets_one_empty_set_at_once() -> None:
-    """Leaving the configuration unloads; arriving in it is looked at at once.
-
-    file_system_storage_path_source_test: ChangeSetOfServables.
-    """
-    w = world(monitor("a"), monitor("b"))
-    for name in ("a", "b", "c"):
-        w.publish(1, name)
-    w.poll()
-    w.source.update_config([monitor("b"), monitor("c")])
-    calls = w.target.take()
-    assert [(c.name, len(c.versions)) for c in calls] == [("a", 0), ("c", 1)]
-    assert w.poll() == []
 
 
 def test_what_is_removed_while_others_are_listed_is_not_aspired_again(

@@ -40,15 +40,8 @@ from tfs.servables.joining.tensor_join import (
     fill_inner,
     join_rows,
     largest_inner,
-    mask_of,
     with_joining,
 )
-
-
-def test_missing_rows_repeat_the_first_of_the_batch() -> None:
-    """Padding rows hold values that the model can compute with."""
-    joined = join_rows([floats((1, 2), 1, 2), floats((2, 2), 3, 4, 5, 6)], 5)
-    assert joined == floats((5, 2), 1, 2, 3, 4, 5, 6, 1, 2, 1, 2)
 
 
 def test_a_view_that_is_the_batch_is_not_copied() -> None:
@@ -92,12 +85,6 @@ def test_strings_are_filled_with_what_is_given() -> None:
     assert fill_inner(view, (2,), None) == strings((2, 2), b"a", b"a", b"b", b"a")
 
 
-def test_without_a_value_the_first_element_fills() -> None:
-    """Without a pad value the first element fills, as in TensorFlow Serving."""
-    view = floats((1, 2), 7, 8)
-    assert fill_inner(view, (4,), None) == floats((1, 4), 7, 8, 7, 7)
-
-
 @pytest.mark.parametrize(
     "view", [floats((2, 0)), TensorView(STRING, (2, 0), ())], ids=str
 )
@@ -137,14 +124,6 @@ def _count(sizes: tuple[int, ...]) -> int:
     for size in sizes:
         product *= size
     return product
-
-
-def test_a_mask_shows_where_values_are() -> None:
-    """Ones for values, zeros for what was filled, in the mask's own rank and type."""
-    views = [floats((1, 1, 2), 1, 2), floats((1, 3, 2), *range(6))]
-    mask = mask_of(views, (3, 2), INT64, rank=2)
-    values = struct.pack("<6q", 1, 0, 0, 1, 1, 1)
-    assert mask == TensorView(INT64, (2, 3), values)
 
 
 @pytest.mark.parametrize(
@@ -262,4 +241,3 @@ def test_queues_of_one_signature_tell_themselves_apart() -> None:
         "x [3]",
     ]
     at.step()
-    at.close()
