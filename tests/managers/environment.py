@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from managers.aspired_versions_manager import (
     AspiredVersionsManager,
@@ -81,7 +82,12 @@ class Surroundings:
 
 
 class Environment(Surroundings):
-    """Owns a manager and what is around it; drives it step by step."""
+    """Owns a manager and what is around it; drives it step by step.
+
+    What a test leaves open, its room's conftest closes.
+    """
+
+    made: ClassVar[list[Environment]] = []
 
     def __init__(
         self,
@@ -92,6 +98,7 @@ class Environment(Surroundings):
         has_bus: bool = True,
     ) -> None:
         super().__init__(pools)
+        self.made.append(self)
         self.manager = AspiredVersionsManager(
             options
             or AspiredVersionsManagerOptions(
@@ -142,6 +149,8 @@ class Environment(Surroundings):
 
     def close(self) -> bool:
         """Closes the manager; fails the test if something stays loaded."""
+        if self in self.made:
+            self.made.remove(self)
         # Fake seconds do not pass: it waits for the pools, not for the deadline.
         return self.manager.close(self.clock.now() + 1.0)
 

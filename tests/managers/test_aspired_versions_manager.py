@@ -160,7 +160,6 @@ def test_custom_order_may_load_first() -> None:
     env.settle()
     begun = [e for e in env.events()[before:] if e[1] in ("LOADING", "UNLOADING")]
     assert begun == [("S2/2", "LOADING"), ("S1/0", "UNLOADING")]
-    assert env.close()
 
 
 def test_failed_load_publishes_its_error(env: Environment) -> None:
@@ -212,7 +211,6 @@ def test_manager_works_without_a_bus(pools: Pools) -> None:
     env.aspire("S3", 7)
     env.settle()
     assert env.latest("S3") == 7
-    assert env.close()
 
 
 def test_load_that_fails_once_is_retried(env: Environment) -> None:
@@ -330,7 +328,6 @@ def test_policy_sees_all_versions_of_a_servable_together() -> None:
     env.settle()
     assert seen
     assert all(each == {0, 1, 2} for each in seen)
-    assert env.close()
 
 
 def test_transition_policy_can_differ_by_name(env: Environment) -> None:
@@ -374,7 +371,6 @@ def test_unaspired_version_is_given_up_during_a_pause(empty: Environment) -> Non
     env.clock.advance(60.0)
     env.settle()
     assert [loader.num_loads for loader in loaders] == [1] + [2] * 9
-    assert env.close()
 
 
 def test_policy_that_raises_stops_only_its_servable(env: Environment) -> None:
@@ -446,7 +442,6 @@ def test_a_quarantined_version_is_tried_again_after_pauses_that_double(
         assert empty.state("m", 1) is A
         assert empty.error("m", 1) is None
         assert empty.available("m") == (1,)
-    assert empty.close()
 
 
 @pytest.mark.parametrize("policy", [availability_preserving, resource_preserving])
@@ -469,7 +464,6 @@ def test_a_load_can_tell_whether_another_version_answers_without_it(
         env.aspire("m", *versions)
         env.settle()
     assert covered == [(1, False), (2, True), (4, True), (3, True)]
-    assert env.close()
 
 
 def test_a_fault_found_while_loading_shows_once_the_version_serves(
@@ -519,7 +513,6 @@ def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
     env.settle()
     assert seen == [(1,), (1, 2)]
     assert env.available("m") == (2,)
-    assert env.close()
 
 
 def test_a_pin_taken_back_without_a_word_is_noticed(env: Environment) -> None:
@@ -589,7 +582,6 @@ def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
     assert status.duration_s == 0.0
     assert status.reserved == ResourceAllocation.ram(7)
     assert env.manager.load_status(ServableId("m", 2)) is None
-    assert env.close()
 
 
 def test_what_was_taken_in_shows_in_the_states(empty: Environment) -> None:
@@ -626,4 +618,3 @@ def test_a_load_that_hangs_holds_up_no_other() -> None:
     env.settle()
     (state,) = env.monitor.version_states("a")
     assert (state.manager_state, state.is_late) == (ManagerState.AVAILABLE, False)
-    assert env.close()

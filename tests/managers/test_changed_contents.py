@@ -87,7 +87,6 @@ def test_contents_that_were_replaced_go_though_the_next_ones_fail() -> None:
         assert isinstance(servable, FakeServable)
         assert servable.value == "second"
     assert env.log.resident == [ServableId("m", 1)]
-    assert env.close()
 
 
 def test_changed_files_under_resource_preserving_unload_first(
@@ -136,7 +135,6 @@ def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
     env.manager.annotate(ServableId("m", 1), note="and came back")
     state = present(env.monitor.state(ServableId("m", 1)))
     assert (str(state.error), state.is_changing) == ("INVALID_ARGUMENT: damaged", False)
-    assert env.close()
 
 
 def test_a_note_of_new_contents_is_not_shown_on_old_ones() -> None:
@@ -170,7 +168,6 @@ def test_a_note_of_new_contents_is_not_shown_on_old_ones() -> None:
     assert note_of(bad) == "runs inline: quickly 1"
     good = env.loader("m", 1, on_load=lambda: look(3))
     assert note_of(good) == "runs in 3 3"
-    assert env.close()
 
 
 class SameFiles(FakeLoader):
@@ -228,7 +225,6 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
         assert isinstance(servable, FakeServable)
         assert servable.value == "mended"
     assert env.log.max_num_resident["m"] == 1
-    assert env.close()
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])
@@ -264,8 +260,6 @@ def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> Non
     env.settle()
     assert env.events()[before:] == []
     assert env.error("m", 1) is None
-    assert env.close()
-    assert env.log.resident == []
 
 
 def test_what_took_a_versions_place_is_told_of_alone() -> None:
@@ -287,7 +281,6 @@ def test_what_took_a_versions_place_is_told_of_alone() -> None:
     new.release()
     env.settle()
     assert env.events()[before:] == [("m/1", "UNLOADING"), ("m/1", "END")]
-    assert env.close()
 
 
 def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
@@ -304,7 +297,6 @@ def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
     old.release()
     env.settle()
     assert env.events()[before:] == [("m/1", "UNLOADING"), ("m/1", "END")]
-    assert env.close()
 
 
 def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
@@ -336,4 +328,3 @@ def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
         "LOADING",
         "AVAILABLE",
     ]
-    assert env.close()

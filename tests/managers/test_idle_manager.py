@@ -52,7 +52,6 @@ def test_lent_threads_come_back() -> None:
     assert env.executors[0].num_threads == 2
     env.settle()
     assert len(env.manager.list_available_ids()) == num_lent
-    assert env.close()
 
 
 def test_waiting_loads_and_idleness_are_told() -> None:
@@ -72,7 +71,6 @@ def test_waiting_loads_and_idleness_are_told() -> None:
     env.settle()
     assert env.manager.num_waiting_loads == 0
     assert env.manager.is_idle
-    assert env.close()
 
 
 def test_what_a_step_moves_on_is_not_idle() -> None:
@@ -101,4 +99,3 @@ def test_what_a_step_moves_on_is_not_idle() -> None:
     sequencer.open("load")
     env.settle()
     assert env.manager.is_idle
-    assert env.close()

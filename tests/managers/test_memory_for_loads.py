@@ -30,7 +30,6 @@ def test_load_that_waits_for_memory_goes_on_when_there_is_room() -> None:
         handle.release()
         env.settle()
         assert env.available("small") == (1,)
-        assert env.close()
 
 
 def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
@@ -53,7 +52,6 @@ def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
         env.settle()
         assert env.available("b") == (1,)
         assert large.num_loads == large.num_unloads == 1
-        assert env.close()
 
 
 def test_what_takes_a_little_more_than_expected_stays() -> None:
@@ -64,7 +62,6 @@ def test_what_takes_a_little_more_than_expected_stays() -> None:
         env.aspire("b", env.loader("b", 1, ram_bytes=480, loaded_bytes=510))
         env.settle()
         assert env.available("a") == env.available("b") == (1,)
-        assert env.close()
 
 
 class Gone(FakeLoader):
@@ -96,7 +93,6 @@ def test_what_cannot_be_tried_again_holds_up_nobody() -> None:
         env.aspire("b", env.loader("b", 2, ram_bytes=1))
         env.settle()
         assert env.available("b") == (2,)
-        assert env.close()
 
 
 def test_what_went_for_a_version_that_takes_too_much_comes_back() -> None:
@@ -109,4 +105,3 @@ def test_what_went_for_a_version_that_takes_too_much_comes_back() -> None:
         env.aspire("m", env.loader("m", 2, ram_bytes=1, loaded_bytes=11))
         env.settle()
         assert env.available("m") == (1,)
-        assert env.close()

@@ -61,8 +61,6 @@ def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> 
     env.settle()
     assert env.available("m") == (4,)
     assert env.log.max_num_resident["m"] == 1
-    assert env.close()
-    assert env.log.resident == []
 
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
@@ -80,7 +78,6 @@ def test_nothing_goes_for_a_version_that_is_seen_to_be_damaged(pools: Pools) -> 
     env.settle()
     assert env.available("m") == (3,)
     assert env.log.max_num_resident["m"] == 1
-    assert env.close()
 
 
 def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
@@ -98,7 +95,6 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
     env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("corrupt")]))
     env.settle()
     assert env.available("m") == (1,)
-    assert env.close()
 
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
@@ -129,7 +125,6 @@ def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
     state = present(env.monitor.state(ServableId("m", 2)))
     assert "tried again by request" in state.reason
     assert env.manager.failed_versions("m") == frozenset()
-    assert env.close()
 
 
 def test_a_pause_between_attempts_ends_by_request() -> None:
@@ -150,7 +145,6 @@ def test_a_pause_between_attempts_ends_by_request() -> None:
     env.clock.advance(100.0)
     env.settle()
     assert env.log.count("load", ServableId("m", 2)) == 2
-    assert env.close()
 
 
 def test_a_version_that_serves_with_a_fault_is_loaded_anew_by_request() -> None:
@@ -171,7 +165,6 @@ def test_a_version_that_serves_with_a_fault_is_loaded_anew_by_request() -> None:
     env.aspire("m", 1)
     env.settle()
     assert env.log.count("load", ServableId("m", 1)) == 2
-    assert env.close()
 
 
 def patient(pools: Pools = POOLS[0]) -> Environment:
@@ -213,7 +206,6 @@ def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) 
     assert env.available("m") == (2,)
     assert env.error("m", 2) is None
     assert env.log.max_num_resident["m"] == 1
-    assert env.close()
 
 
 def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
@@ -226,7 +218,6 @@ def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
     assert env.available("m") == (1,)
     assert env.log.count("load", ServableId("m", 2)) == 3
     assert present(env.manager.load_status(ServableId("m", 2))).next_attempt_s is None
-    assert env.close()
 
 
 def test_what_stands_back_for_nothing_is_tried_again_soon() -> None:
@@ -243,7 +234,6 @@ def test_what_stands_back_for_nothing_is_tried_again_soon() -> None:
     env.clock.advance(1.0)
     env.settle()
     assert env.available("m") == (2,)
-    assert env.close()
 
 
 def test_a_first_version_has_nothing_to_stand_back_for() -> None:
@@ -256,7 +246,6 @@ def test_a_first_version_has_nothing_to_stand_back_for() -> None:
     env.clock.advance(1.0)
     env.settle()
     assert env.available("n") == (1,)
-    assert env.close()
 
 
 def test_who_is_no_longer_wanted_is_not_tried_again() -> None:
@@ -271,7 +260,6 @@ def test_who_is_no_longer_wanted_is_not_tried_again() -> None:
         env.settle()
         assert env.available("m") == tuple(wanted)
         assert env.log.count("load", ServableId("m", 2)) == 1
-        assert env.close()
 
 
 def test_what_stands_in_makes_way_while_it_loads() -> None:
@@ -298,7 +286,6 @@ def test_what_stands_in_makes_way_while_it_loads() -> None:
         assert env.available("m") == tuple(wanted)
         assert env.log.max_num_resident["m"] == 1
         assert present(env.error("m", 1)).code is Code.CANCELLED
-        assert env.close()
 
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
@@ -323,8 +310,6 @@ def test_what_callers_were_told_comes_back_though_another_version_serves(
     env.settle()
     assert env.available("m") == (2, 4)
     assert env.log.max_num_resident["m"] == 2
-    assert env.close()
-    assert env.log.resident == []
 
 
 def test_what_comes_back_is_what_went_last() -> None:
@@ -337,7 +322,6 @@ def test_what_comes_back_is_what_went_last() -> None:
     env.aspire("m", old, env.loader("m", 4, errors=[InvalidArgument("corrupt")]))
     env.settle()
     assert env.available("m") == (2,)
-    assert env.close()
 
 
 def test_what_is_to_stand_in_makes_way_for_what_fits_at_last() -> None:

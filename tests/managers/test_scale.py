@@ -33,7 +33,6 @@ def test_thousand_models_come_up_and_swap_in_seconds() -> None:
         assert {i.version for i in ids} == {version}
         assert len(ids) == NUM_MODELS
     assert env.log.max_num_resident[names[0]] == 2
-    assert env.close()
 
 
 def test_step_asks_only_the_policies_of_what_changed() -> None:
@@ -54,4 +53,3 @@ def test_step_asks_only_the_policies_of_what_changed() -> None:
     env.aspire("model7", 2)
     env.settle()
     assert set(asked) == {"model7"}
-    assert env.close()

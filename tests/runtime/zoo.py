@@ -295,22 +295,36 @@ class Embed(torch.nn.Module):
         return out
 
 
-class DiesWhenLoaded(torch.nn.Module):
+class ActsWhenLoaded(torch.nn.Module):
+    """Does what ``on_load`` says when it is unpickled; answers with its input."""
+
+    def __init__(self, folder: str = "") -> None:
+        super().__init__()
+        self.folder = folder
+
+    def on_load(self) -> None:
+        """Does nothing."""
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.on_load()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class DiesWhenLoaded(ActsWhenLoaded):
     """Ends its process while it is unpickled, or only sleeps there."""
 
     def __init__(self, sleep_s: float = 0.0) -> None:
         super().__init__()
         self.sleep_s = sleep_s
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def on_load(self) -> None:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         else:
             signal.raise_signal(signal.SIGKILL)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
 
 def _leave_file(folder: str) -> None:
@@ -329,22 +343,15 @@ def _wait_for_files(folder: str, num: int) -> None:
         time.sleep(0.002)
 
 
-class ExitsWhenLoaded(torch.nn.Module):
+class ExitsWhenLoaded(ActsWhenLoaded):
     """Calls sys.exit() while it is unpickled."""
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def on_load(self) -> None:
         sys.exit(3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
-
-class WaitsForFile(torch.nn.Module):
+class WaitsForFile(ActsWhenLoaded):
     """Leaves a file in a folder, and answers when there is another."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         _leave_file(self.folder)
@@ -352,82 +359,48 @@ class WaitsForFile(torch.nn.Module):
         return x
 
 
-class MeetsWhenLoaded(torch.nn.Module):
+class MeetsWhenLoaded(ActsWhenLoaded):
     """Leaves a file when it is unpickled; after the first, waits until there are 3."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def on_load(self) -> None:
         _leave_file(self.folder)
         if len(os.listdir(self.folder)) > 1:
             _wait_for_files(self.folder, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
-
-class SeesImports(torch.nn.Module):
+class SeesImports(ActsWhenLoaded):
     """Tells which of two modules were imported before it was loaded."""
 
     names = ("tfs.export", "grpc")
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def on_load(self) -> None:
         self.seen = [float(name in sys.modules) for name in self.names]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tensor([self.seen] * len(x))
 
 
-class WaitsWhenLoaded(torch.nn.Module):
+class WaitsWhenLoaded(ActsWhenLoaded):
     """Leaves a file when it is unpickled, and waits until there are three."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def on_load(self) -> None:
         _leave_file(self.folder)
         _wait_for_files(self.folder, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
-
-class LeavesAFileAndFails(torch.nn.Module):
+class LeavesAFileAndFails(ActsWhenLoaded):
     """Leaves a file when it is unpickled, which then fails."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def on_load(self) -> None:
         _leave_file(self.folder)
         raise ValueError("no such model")
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
+class FailsAgain(ActsWhenLoaded):
+    """Can be unpickled once: it makes a folder then."""
 
-class FailsAgain(torch.nn.Module):
-    """Can be unpickled once."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        with open(self.path, "x"):
-            pass
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
+    def on_load(self) -> None:
+        os.mkdir(self.folder)
 
 
 class HangsTogether(torch.nn.Module):

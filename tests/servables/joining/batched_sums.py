@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from batching.batching_options import BatchingOptions, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
@@ -131,7 +131,9 @@ def options_of(**queue: Any) -> BatchingOptions:
 
 
 class BatchedSums:
-    """A batched servable on a loop that the test steps."""
+    """A batched servable on a loop that the test steps; the room's conftest closes it."""
+
+    made: ClassVar[list[BatchedSums]] = []
 
     def __init__(
         self,
@@ -145,6 +147,7 @@ class BatchedSums:
         self.scheduler = SharedBatchScheduler(SchedulerOptions(**scheduler), self.clock)
         self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
         self.loop.step()
+        self.made.append(self)
         self.inner = inner or Sums()
         self.batched = BatchedServable(
             self.inner, self.scheduler, self.loop, options or options_of(), profile
@@ -170,9 +173,6 @@ class BatchedSums:
 
     def step(self) -> None:
         self.loop.step()
-
-    def close(self) -> None:
-        self.loop.close()
 
 
 def outputs_of(told: list[Outcome]) -> Tensors:

@@ -9,9 +9,15 @@ import pytest
 from tests.servables.joining.batched_sums import BatchedSums
 
 
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Closes what a test made."""
+    yield
+    while BatchedSums.made:
+        BatchedSums.made.pop().loop.close()
+
+
 @pytest.fixture
-def at() -> Iterator[BatchedSums]:
+def at() -> BatchedSums:
     """A servable whose requests are joined, four rows a batch."""
-    sums = BatchedSums()
-    yield sums
-    sums.close()
+    return BatchedSums()

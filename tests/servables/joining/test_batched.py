@@ -72,7 +72,6 @@ def test_output_rows_are_slices_of_the_batch() -> None:
     _, first = at.submit({"x": floats((200, 2), *[1] * 400)})
     _, second = at.submit({"x": floats((200, 2), *[5] * 400)})
     at.step()
-    at.close()
     views = [outputs_of(told)["sum"].data for told in (first, second)]
     assert all(isinstance(view, memoryview) for view in views)
     assert views[0].obj is views[1].obj  # type: ignore[union-attr]
@@ -118,7 +117,6 @@ def test_inputs_may_come_in_any_order() -> None:
     assert at.inner.seen[0].inputs["b"] == floats((2,), 10, 20)
     assert floats_of(outputs_of(first)["sum"]) == [11]
     assert floats_of(outputs_of(second)["sum"]) == [22]
-    at.close()
 
 
 def test_one_bad_request_fails_alone(at: BatchedSums) -> None:
@@ -158,7 +156,6 @@ def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None
     assert error_of(worse).message == "sums/3: row 0 is invalid: negative"
     assert floats_of(outputs_of(good)["sum"]) == [3, 7]
     assert len(at.inner.seen) == 2
-    at.close()
 
 
 def test_cancelled_and_expired_requests_cost_no_compute() -> None:
@@ -185,7 +182,6 @@ def test_cancelled_and_expired_requests_cost_no_compute() -> None:
     at.inner.finish()
     assert at.inner.seen[1].inputs["x"] == floats((1, 2), 5, 6)
     assert floats_of(outputs_of(stays)["sum"]) == [11]
-    at.close()
 
 
 def test_requests_of_low_priority_come_last_in_a_batch() -> None:
@@ -201,7 +197,6 @@ def test_requests_of_low_priority_come_last_in_a_batch() -> None:
     at.inner.finish()
     at.step()
     assert [task.num_rows for task in at.inner.seen] == [1, 2, 3]
-    at.close()
 
 
 def test_the_batch_has_the_latest_deadline_of_its_requests(at: BatchedSums) -> None:
@@ -226,7 +221,6 @@ def test_different_shapes_never_share_a_batch() -> None:
     assert sorted(task.inputs["x"].shape for task in at.inner.seen) == [(1, 1), (1, 3)]
     assert floats_of(outputs_of(short)["sum"]) == [1]
     assert floats_of(outputs_of(long)["sum"]) == [6]
-    at.close()
 
 
 def test_inputs_that_are_no_rows_must_be_equal_to_be_joined() -> None:
@@ -245,7 +239,6 @@ def test_inputs_that_are_no_rows_must_be_equal_to_be_joined() -> None:
     assert sorted(task.num_rows for task in at.inner.seen) == [1, 1, 2]
     joined = next(task for task in at.inner.seen if task.num_rows == 2)
     assert joined.inputs["scale"] == two
-    at.close()
 
 
 def test_large_settings_are_not_compared() -> None:
@@ -258,7 +251,6 @@ def test_large_settings_are_not_compared() -> None:
     table = TensorView(INT64, (1000,), bytes(8000))
     _, told = at.submit({"x": floats((1, 2), 1, 2), "table": table}, 1)
     assert floats_of(outputs_of(told)["sum"]) == [3]
-    at.close()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +284,6 @@ def test_what_must_not_be_batched_is_not(
         _, told = at.submit({"x": floats((1, 2), 1, 2)})
         assert floats_of(outputs_of(told)["sum"]) == [3]
     assert [task.num_rows for task in at.inner.seen] == [1, 1]
-    at.close()
 
 
 def test_a_profile_that_shows_dependence_beats_the_options() -> None:
@@ -301,7 +292,6 @@ def test_a_profile_that_shows_dependence_beats_the_options() -> None:
     profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
     at = BatchedSums(options=UNPROVEN, profile=profile)
     assert "changed with their neighbours" in at.batched.unbatched[DEFAULT_SIGNATURE]
-    at.close()
 
 
 def test_a_request_that_does_not_match_runs_anyway(at: BatchedSums) -> None:
@@ -337,7 +327,6 @@ def test_signatures_have_queues_of_their_own() -> None:
     at.step()
     assert [task.signature_name for task in inner.seen] == [DEFAULT_SIGNATURE, "other"]
     assert [len(at.batched.report(name)) for name in inner.signatures] == [1, 1]
-    at.close()
 
 
 class Misfit(Sums):
@@ -368,7 +357,6 @@ def test_outputs_that_are_not_the_batchs_rows_fail_it(
     at.step()
     assert isinstance(error_of(told), kind)
     assert message in error_of(told).message
-    at.close()
 
 
 def test_an_output_that_a_model_left_out_fails_only_who_asked_for_it() -> None:
@@ -389,7 +377,6 @@ def test_an_output_that_a_model_left_out_fails_only_who_asked_for_it() -> None:
     assert error_of(named).message.endswith("output 'name' is missing")
     assert floats_of(outputs_of(other)["sum"]) == [7.0]
     assert at.scheduler.num_in_flight == 0
-    at.close()
 
 
 def test_closing_computes_what_waits_and_refuses_the_rest() -> None:
@@ -409,7 +396,6 @@ def test_closing_computes_what_waits_and_refuses_the_rest() -> None:
     at.inner.finish()
     assert outputs_of(second)
     assert drained == [True]
-    at.close()
 
 
 def test_closing_what_never_had_a_request_is_immediate(at: BatchedSums) -> None:
@@ -436,7 +422,6 @@ def test_invented_shapes_do_not_fill_the_memory() -> None:
         inner.finish()
     at.submit({"x": floats((1, 65), *range(65))})
     assert len(at.batched.report(DEFAULT_SIGNATURE)) == 1
-    at.close()
 
 
 def test_a_default_that_fits_no_type_is_refused_when_loading() -> None:
@@ -483,7 +468,6 @@ def test_rows_always_return_to_their_callers(
             inner.finish()
     for sums, told in expected:
         assert floats_of(outputs_of(told)["sum"]) == sums
-    at.close()
 
 
 @pytest.mark.parametrize("check", SERVABLE_CHECKS)
@@ -559,7 +543,6 @@ def test_batches_in_flight_keep_to_the_tightest_bound(
         at.submit({"x": floats((1, 2), 1, 2)})
     at.step()
     assert len(at.inner.waiting) == num_running
-    at.close()
 
 
 def test_parameters_of_tensorflow_serving_work_unchanged() -> None:
@@ -577,7 +560,6 @@ def test_parameters_of_tensorflow_serving_work_unchanged() -> None:
     at.step()
     assert at.inner.seen[0].num_rows == 2
     assert floats_of(outputs_of(told)["sum"]) == [3]
-    at.close()
 
 
 def test_a_queue_that_cannot_be_made_is_the_requests_error(
@@ -615,7 +597,6 @@ def test_who_is_gone_when_the_batch_begins_costs_no_compute() -> None:
     assert outputs_of(stays[1])["sum"] == floats((2,), 6, 8)
     (report,) = at.batched.report(DEFAULT_SIGNATURE)
     assert (report.counts.num_expired, report.counts.num_cancelled) == (1, 1)
-    at.close()
 
 
 def test_a_batch_that_nobody_waits_for_is_not_computed() -> None:
@@ -630,7 +611,6 @@ def test_a_batch_that_nobody_waits_for_is_not_computed() -> None:
     assert isinstance(error, Cancelled)
     joined.on_done(error)
     assert [type(error_of(told)) for _, told in (first, second)] == [Cancelled] * 2
-    at.close()
 
 
 @pytest.mark.parametrize("options", [None, options_of(max_batch_rows=8)])
@@ -651,7 +631,6 @@ def test_no_batch_is_larger_than_the_model_takes(
     at.step()
     assert [task.num_rows for task in at.inner.seen] == [2, 2, 2]
     assert all(outputs_of(each)["sum"] == floats((2,), 2, 4) for each in told)
-    at.close()
 
 
 def test_what_batching_comes_to_can_be_read() -> None:
@@ -692,7 +671,6 @@ def test_what_batching_comes_to_can_be_read() -> None:
     at.batched.close()
     assert list(stats.counters()) == []
     assert list(stats.histograms()) == []
-    at.close()
 
 
 def test_published_numbers_keep_no_version_alive() -> None:
@@ -701,7 +679,6 @@ def test_published_numbers_keep_no_version_alive() -> None:
     stats = Stats()
     BatchedServable(at.inner, at.scheduler, at.loop, options_of(), None, stats)
     assert list(stats.counters()) == []
-    at.close()
 
 
 def test_numbers_go_on_when_a_version_gets_another_form() -> None:
@@ -780,4 +757,3 @@ def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
     at.step()
     assert counters()[stat_names.BYPASS_TASKS] == 1
     assert at.batched.counts("no such signature").num_past == 0
-    at.close()

@@ -44,7 +44,6 @@ def test_requests_are_computed_at_once_and_counted_as_a_batch() -> None:
     counts = report.counts
     assert (counts.num_batches, counts.num_rows) == (3, 6)
     assert (counts.num_tasks, counts.num_failed_tasks) == (5, 1)
-    at.close()
 
 
 def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
@@ -69,7 +68,6 @@ def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
     assert (report.counts.num_batches, report.counts.num_failed_tasks) == (1, 0)
     at.batched.close()
     assert compute_at_once(at, inputs, 1) is None
-    at.close()
 
 
 def test_wrong_outputs_of_a_request_computed_at_once_fail_it() -> None:
@@ -85,4 +83,3 @@ def test_wrong_outputs_of_a_request_computed_at_once_fail_it() -> None:
     now = compute_at_once(at, {"x": floats((1, 2), 1, 2)}, 1)
     assert isinstance(now, FailedPrecondition)
     assert now.message == error_of(told).message
-    at.close()

@@ -46,7 +46,6 @@ def test_a_large_request_is_split_and_joined() -> None:
     assert floats_of(outputs_of(first)["sum"]) == [1, 5, 9]
     assert floats_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
     assert len(outputs_of(large)["name"].data) == 7
-    at.close()
 
 
 def test_the_parts_of_a_request_give_the_outputs_that_it_asked_for() -> None:
@@ -62,7 +61,6 @@ def test_the_parts_of_a_request_give_the_outputs_that_it_asked_for() -> None:
     assert outputs_of(large).keys() == {"sum"}
     assert floats_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
     assert outputs_of(other).keys() == {"sum", "name"}
-    at.close()
 
 
 def test_a_request_larger_than_the_limit_is_invalid(at: BatchedSums) -> None:
@@ -82,7 +80,6 @@ def test_a_split_request_fails_when_a_part_does() -> None:
         at.step()
     assert isinstance(error_of(split), InvalidArgument)
     assert floats_of(outputs_of(other)["sum"]) == [3, 7]
-    at.close()
 
 
 SCALED = {"x": TensorSpec(FLOAT32, (-1, 2)), "scale": TensorSpec(FLOAT32, (-1, 1))}
@@ -115,7 +112,6 @@ def test_an_optional_input_that_was_sent_has_a_row_for_each() -> None:
     left_out = signature.with_defaults({"x": floats((2, 2), 1, 2, 3, 4)})
     assert joined(left_out, left_out) == [SCALE_1]
     assert len(joined(left_out, request(1), request(1, 1), request(1, 2))) == 4
-    at.close()
 
 
 def test_a_large_request_takes_its_optional_rows_apart_too() -> None:
@@ -132,7 +128,6 @@ def test_a_large_request_takes_its_optional_rows_apart_too() -> None:
         [0, 1, 2, 3],
         [4, 5],
     ]
-    at.close()
 
 
 def _unconfigured(at: BatchedSums) -> BatchedServable:
@@ -163,7 +158,6 @@ def test_without_options_a_request_may_have_any_size() -> None:
     assert floats_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
     assert len(outputs_of(huge)["name"].data) == num_rows
     assert max(task.num_rows for task in at.inner.seen) <= 512
-    at.close()
 
 
 def test_beside_small_batches_a_large_request_is_a_few_calls() -> None:
@@ -188,7 +182,6 @@ def test_beside_small_batches_a_large_request_is_a_few_calls() -> None:
     assert floats_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
     assert len(at.inner.seen) <= 20
     assert drained == [True]  # and not before the last call
-    at.close()
 
 
 def test_closing_lets_a_request_in_portions_end() -> None:
@@ -208,7 +201,6 @@ def test_closing_lets_a_request_in_portions_end() -> None:
     assert drained == [True]  # and not before the last call
     _, late = at.submit({"x": floats((num_rows, 2), *[1.0] * (2 * num_rows))})
     assert isinstance(error_of(late), Unavailable)
-    at.close()
 
 
 def test_a_huge_request_ends_with_its_first_fault() -> None:
@@ -222,7 +214,6 @@ def test_a_huge_request_ends_with_its_first_fault() -> None:
         at.step()
     assert isinstance(error_of(told), InvalidArgument)
     assert sum(task.num_rows for task in at.inner.seen) < 10_000
-    at.close()
 
 
 def test_a_row_of_a_split_request_is_named_by_its_place_in_the_request() -> None:
@@ -246,7 +237,6 @@ def test_a_row_of_a_split_request_is_named_by_its_place_in_the_request() -> None
         error = error_of(told)
         assert isinstance(error, InvalidItems)
         assert list(error.rows) == [4500]
-        at.close()
 
 
 def test_without_options_batches_are_as_large_as_pays() -> None:
@@ -258,7 +248,6 @@ def test_without_options_batches_are_as_large_as_pays() -> None:
     at = BatchedSums()
     batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
     assert batched.queue_options[DEFAULT_SIGNATURE].max_batch_rows == 8
-    at.close()
 
 
 def test_without_measurements_large_rows_are_not_joined() -> None:
@@ -270,7 +259,6 @@ def test_without_measurements_large_rows_are_not_joined() -> None:
     batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
     options = batched.queue_options[DEFAULT_SIGNATURE]
     assert options.max_batch_rows == 1
-    at.close()
 
 
 def test_a_request_larger_than_any_batch_goes_by_itself() -> None:

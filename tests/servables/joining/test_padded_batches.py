@@ -34,7 +34,6 @@ def test_batches_are_padded_with_rows_of_their_own() -> None:
     assert at.inner.seen[0].num_rows == 4
     assert at.inner.seen[0].inputs["x"] == floats((4, 2), 1, 2, 3, 4, 5, 6, 1, 2)
     assert outputs_of(told)["sum"] == floats((3,), 3, 7, 11)
-    at.close()
 
 
 def test_padding_goes_to_a_size_that_was_measured_to_be_cheaper() -> None:
@@ -47,7 +46,6 @@ def test_padding_goes_to_a_size_that_was_measured_to_be_cheaper() -> None:
     at.submit({"x": floats((3, 2), *range(6))})
     at.step()
     assert at.inner.seen[0].num_rows == 4
-    at.close()
 
 
 RAGGED = {
@@ -77,7 +75,6 @@ def test_ragged_requests_are_padded_and_masked() -> None:
     assert bytes(seen.inputs["mask"].data) == array("q", [1, 0, 0, 1, 1, 1]).tobytes()  # type: ignore[arg-type]
     assert floats_of(outputs_of(short)["sum"]) == [1]
     assert floats_of(outputs_of(long)["sum"]) == [6]
-    at.close()
 
 
 def test_lengths_are_not_joined_where_padding_was_seen_to_change_answers() -> None:
@@ -114,7 +111,6 @@ def test_a_mask_left_out_is_made() -> None:
     assert at.inner.seen[0].inputs["mask"] == TensorView(
         INT64, (2, 2), array("q", [1, 0, 1, 1]).tobytes()
     )
-    at.close()
 
 
 def test_a_default_mask_gives_way_to_the_one_that_padding_asks_for() -> None:
@@ -134,7 +130,6 @@ def test_a_default_mask_gives_way_to_the_one_that_padding_asks_for() -> None:
         INT64, (2, 2), array("q", [1, 0, 1, 1]).tobytes()
     )
     assert even.inputs["mask"] is ones
-    at.close()
 
 
 def test_a_mask_that_was_sent_is_filled_up_with_zeros() -> None:
@@ -154,7 +149,6 @@ def test_a_mask_that_was_sent_is_filled_up_with_zeros() -> None:
         assert seen.inputs["mask"] == TensorView(
             INT64, (2, 3), array("q", [1, 0, 0, 1, 1, 0]).tobytes()
         )
-        at.close()
 
 
 def test_variable_lengths_are_padded_as_tensorflow_serving_does_if_asked_to() -> None:
@@ -166,7 +160,6 @@ def test_variable_lengths_are_padded_as_tensorflow_serving_does_if_asked_to() ->
     at.submit({"x": floats((1, 2), 1, 2)})
     at.step()
     assert at.inner.seen[0].inputs["x"] == floats((2, 2), 5, 5, 1, 2)
-    at.close()
 
 
 def test_a_much_longer_request_is_not_joined_with_short_ones() -> None:
@@ -183,7 +176,6 @@ def test_a_much_longer_request_is_not_joined_with_short_ones() -> None:
     ]
     shapes = [task.inputs["x"].shape for task in at.inner.seen]
     assert sum(rows * length for rows, length in shapes) <= 1.2 * sum(lengths)
-    at.close()
 
 
 def test_lengths_are_padded_to_their_bucket() -> None:
@@ -197,7 +189,6 @@ def test_lengths_are_padded_to_their_bucket() -> None:
     assert sorted(task.inputs["x"].shape for task in inner.seen) == [
         (1, 8), (1, 9), (2, 2),
     ]  # fmt: skip
-    at.close()
 
 
 class Echo(Sums):
@@ -227,4 +218,3 @@ def test_outputs_are_cut_to_each_request_s_length_where_the_signature_says_so(
     at.step()
     assert outputs_of(alone)["y"] == given[0]
     assert len(at.inner.seen) == 2
-    at.close()
