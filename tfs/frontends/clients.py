@@ -17,11 +17,13 @@ import socket
 import ssl
 import termios
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tfs.core.call import ListenerOptions, Peer
+from tfs.core.errors import InvalidArgument
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import HANG_UP, ServingLoop
 from tfs.frontends.budget import MemoryBudget, Progress
@@ -74,33 +76,36 @@ class Session(Protocol):
         ...
 
 
-class ClientOptions(Protocol):
-    """The options of a transport that concern all of its clients."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Limits and timeouts that concern all clients of a transport. Immutable, checked.
 
-    @property
-    def max_connections(self) -> int:
-        """Most connections; further ones are closed at once."""
-        ...
+    Attributes:
+        max_connections: Most connections; further ones are closed at once.
+        max_handshakes: Most TLS handshakes under way at the same time. For a further
+            one, the oldest that waits for its client is given up.
+        no_progress_timeout_s: What waits for its client for so long is ended.
+        drain_grace_s: Time for a client to see that the server drains, by its next answer
+            over HTTP/1.1. Requests that it sends later are ignored.
+        sweep_interval_s: How often these timeouts are checked, and so how exact they
+            are. Deadlines of calls are not among them.
 
-    @property
-    def max_handshakes(self) -> int:
-        """Most TLS handshakes under way; the oldest that waits makes way for another."""
-        ...
+    """
 
-    @property
-    def no_progress_timeout_s(self) -> float:
-        """How long a client may keep the server waiting."""
-        ...
+    MAY_BE_0: ClassVar[Collection[str]] = ()
+    max_connections: int = 10_000
+    max_handshakes: int = 1024
+    no_progress_timeout_s: float = 10.0
+    drain_grace_s: float = 1.0
+    sweep_interval_s: float = 1.0
 
-    @property
-    def drain_grace_s(self) -> float:
-        """How long clients have to see that the server drains."""
-        ...
-
-    @property
-    def sweep_interval_s(self) -> float:
-        """How often sessions are swept."""
-        ...
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, int | float) and not (
+                value > 0 or (value == 0 and option.name in self.MAY_BE_0)
+            ):
+                raise InvalidArgument(f"{option.name} must be positive; was {value}")
 
 
 S = TypeVar("S", bound=Session)

@@ -157,7 +157,7 @@ class HostedService:
         # A message is as long as a server takes it; the transport's memory bounds it.
         limits = ConnectionLimits(max_message_bytes=(1 << 31) - 1)
         self._transport = ExpressTransport(
-            self._loop, ExpressOptions(limits), stats=Stats()
+            self._loop, ExpressOptions(limits=limits), stats=Stats()
         )
         self._http: HttpTransport | None = None
         self._is_draining = False

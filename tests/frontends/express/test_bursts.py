@@ -225,7 +225,7 @@ def test_answers_keep_to_the_clients_windows(rig: Rig, window: int) -> None:
 def test_long_answers_take_the_ordinary_way(tmp_path: Path) -> None:
     """Small and long answers, and one that is longer than the server sends."""
     limits = ConnectionLimits(max_message_bytes=100_000)
-    with running(tmp_path, ExpressOptions(limits)) as rig:
+    with running(tmp_path, ExpressOptions(limits=limits)) as rig:
         sizes = {1: 10, 3: 4096, 5: 4097, 7: 60_000, 9: 100_001}
         rig.on_burst = lambda calls: calls[0].reply_all(
             calls, [b"x" * int(bytes(call.message)) for call in calls]

@@ -106,7 +106,7 @@ def express_options(options: ServerOptions) -> ExpressOptions:
         return default_s if found is None else found / 1000
 
     return ExpressOptions(
-        ConnectionLimits(
+        limits=ConnectionLimits(
             max_concurrent_streams=number(
                 "max_concurrent_streams", limits.max_concurrent_streams
             ),
@@ -118,7 +118,7 @@ def express_options(options: ServerOptions) -> ExpressOptions:
                 "max_metadata_size", limits.max_header_list_bytes
             ),
         ),
-        options.max_receive_bytes,
+        max_receive_bytes=options.max_receive_bytes,
         max_connection_age_s=connection_age_s(options) or usual.max_connection_age_s,
         max_connection_age_grace_s=seconds(
             "max_connection_age_grace_ms", usual.max_connection_age_grace_s
