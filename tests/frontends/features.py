@@ -301,11 +301,12 @@ There are three limits, which express and the HTTP port share; [grpcio](transpor
 trusted networks.
 
 1. **One budget of memory**, `--max_receive_bytes`, for all that clients make the server keep:
-   streams (1 KB), TLS handshakes, requests from their first byte until they are answered,
-   and answers until their clients have taken them. What waits for clients may take fifteen
-   sixteenths of it; the rest is for whole requests. Connections (10,000 at most) take 4 KB each beside it. A request beyond 64 KB, or with an answer beyond
-   64 KB, is admitted before its bytes come: three quarters of the budget for all of these, a quarter
-   for a connection, or one alone. What is not admitted waits in one queue, first come, first served.
+   streams (1 KB), TLS handshakes, requests from their first byte until they are answered, and answers
+   until their clients have taken them. What waits for clients may take fifteen sixteenths of it; the rest
+   is for whole requests. Connections (10,000 at most) take 4 KB each beside it. A request beyond 64 KB, or
+   with an answer beyond, is admitted before its bytes come: three quarters for all of these, a quarter
+   for a connection, or one alone; a sixteenth stays for short ones. What is not admitted waits in one
+   queue, first come, first served; what a whole request takes beside its message goes before that.
    What there is no room for is RESOURCE_EXHAUSTED. The longest request is seven eighths of the budget.
 2. **One timeout**: what waits for its client (the beginning of a connection, an unfinished frame,
    request or unread answer, the answer to a PING) moves by 64 KB within ten seconds, or ends. What

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfs.core.errors import ResourceExhausted
-from tfs.frontends.budget import Account, MemoryBudget, Ticket
+from tfs.frontends.budget import LONG_BYTES, Account, MemoryBudget, Ticket
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -91,8 +92,8 @@ def test_a_whole_request_goes_first_and_takes_what_is_left() -> None:
     first = bed.admit(Account(), 20 * MIB, "first", is_whole=True)
     second = bed.admit(Account(), 20 * MIB, "second", is_whole=True)
     assert (waits.is_admitted, first.is_admitted, second.is_admitted) == (0, 1, 0)
-    assert bed.budget.used_bytes == bed.budget.waiting_limit_bytes
-    assert bed.budget.has_room(0)
+    assert bed.budget.used_bytes == bed.budget.largest_bytes
+    assert bed.budget.has_room(LIMIT // 16)
     bed.budget.give_back(first)
     bed.run()
     assert bed.admitted == ["second"]
@@ -104,10 +105,90 @@ def test_a_whole_request_goes_first_and_takes_what_is_left() -> None:
     assert bed.budget.used_bytes == 20 * MIB
 
 
+@dataclass
+class Request:
+    """What counts for one request."""
+
+    held_bytes: int = 0
+    ticket: Ticket | None = None
+
+
+def test_a_long_request_asks_for_what_it_does_not_count_and_goes_first() -> None:
+    """However much several hold that all take more, to be read or answered, one goes on."""
+    bed, account = Bed(), Account()
+    upload = bed.admit(Account(), 20 * MIB, "upload")
+    requests = [Request(), Request(), Request()]
+    for request in requests:
+        bed.budget.hold(request, 18 * MIB)
+    waiting = bed.admit(Account(), 20 * MIB, "waiting")
+    bed.budget.give_back(upload)
+
+    def ask(index: int, num_bytes: int, *, is_all: bool) -> bool:
+        return bed.budget.take_room(
+            requests[index],
+            account,
+            num_bytes,
+            0.0,
+            lambda: bed.admitted.append(str(index)),
+            sent_bytes=9 * MIB,
+            is_all=is_all,
+        )
+
+    assert ask(0, 18 * MIB, is_all=True)  # it counts for its answer already
+    assert ask(0, 40 * MIB, is_all=True)
+    assert ask(0, 40 * MIB, is_all=True)  # as it has
+    assert not ask(1, 10 * MIB, is_all=False)
+    assert not ask(2, 60 * MIB, is_all=True)
+    assert bed.budget.used_bytes == bed.budget.largest_bytes
+    for index in (0, 1, 2):
+        bed.run()
+        assert bed.admitted == ["1", "2"][:index]
+        bed.budget.release_all(requests[index])
+    bed.run()
+    assert waiting.is_admitted
+    assert bed.budget.used_bytes == 20 * MIB
+
+
+def test_a_short_request_that_takes_more_waits_like_any_other() -> None:
+    """What it grows to is there itself, joined with others and as an answer."""
+    bed, account = Bed(), Account()
+    request, other = Request(), Request()
+
+    def ask(asking: Request, num_bytes: int, *, is_all: bool = False) -> bool:
+        return bed.budget.take_room(
+            asking, account, num_bytes, 0.0, lambda: None, sent_bytes=40, is_all=is_all
+        )
+
+    assert ask(request, LONG_BYTES - 1)
+    assert bed.budget.used_bytes == 0
+    assert ask(request, MIB)
+    assert bed.budget.used_bytes == 3 * MIB
+    assert ask(request, 2 * MIB, is_all=True)
+    assert bed.budget.used_bytes == 3 * MIB
+    assert not ask(other, 60 * MIB, is_all=True)
+    with pytest.raises(ResourceExhausted):
+        ask(request, 60 * MIB)
+    bed.budget.release_all(other)
+    bed.budget.settle(request)
+    assert (request.held_bytes, request.ticket) == (3 * MIB, None)
+    bed.budget.release_all(request)
+    assert bed.budget.used_bytes == 0
+    assert account.admitted_bytes == 0
+
+
 def test_the_longest_message_is_admitted_alone() -> None:
     """Seven eighths of the limit, if nothing long is there."""
     bed = Bed()
     assert bed.admit(Account(), bed.budget.largest_bytes).is_admitted
+
+
+def test_what_is_long_leaves_room_for_what_is_short() -> None:
+    """Whole requests that wait for their answers do not count as admitted any more."""
+    bed = Bed()
+    bed.budget.used_bytes = bed.budget.largest_bytes - MIB
+    assert bed.admit(Account(), MIB).is_admitted
+    assert not bed.admit(Account(), MIB).is_admitted
+    assert bed.budget.has_room(LIMIT // 16)
 
 
 def test_what_waits_for_clients_leaves_room_for_whole_requests() -> None:

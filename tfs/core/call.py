@@ -117,17 +117,20 @@ class Call(Protocol):
         """
         ...
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
         """Takes room for what will be far longer in memory than what was sent.
 
         Args:
             num_bytes: How long it will be.
-            is_answer: Whether that is the answer alone; otherwise it is the request, and
-                its answer is expected to be as long.
+            is_all: Whether that is all, such as a long answer; otherwise it is the
+                request, and its answer is expected to be as long.
 
         Returns:
             Whether there is room. If not, the handler must forget the call for now: it
             is called again once there is, and then this returns True for as much.
+
+        Raises:
+            ResourceExhausted: There is never room for so much.
 
         """
         ...

@@ -8,12 +8,14 @@ before their bytes are there, and answers until the kernel has taken them.
   sixteenths of the limit. The rest is for requests that are whole, so that a server full
   of the former answers the others.
 * Long requests and answers are admitted, whole, before they take anything: three
-  quarters of the limit together, a quarter for each connection, or one alone. A long
-  request counts twice, because its answer may be as long. What is not admitted waits in
-  one queue, in the order in which it came.
-* A long request that is whole and takes more to be read goes before that queue. Once
-  nothing else is admitted it takes what is left: no other can end before it, and half of
-  what counts for whole ones is for their answers, which are not there yet.
+  quarters of the limit together, a quarter for each connection, or one alone; beside
+  what is taken already they leave a sixteenth to short ones. A long request counts
+  twice, because its answer may be as long. What is not admitted waits in one queue, in
+  the order in which it came.
+* A long request that is whole and takes more (to be unpacked, read or answered) goes
+  before that queue with what it does not count yet. Once nothing else is admitted it takes
+  what is left: no other can end before it, and half of what counts for whole ones is for
+  their answers, which are not there yet.
 * What there is no room for is refused with RESOURCE_EXHAUSTED.
 
 Connections take 4 KB each beside that, and their number is limited: a server full of what
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from tfs.core.errors import ResourceExhausted, ServingError
 
@@ -70,6 +72,19 @@ class Ticket:
     is_whole: bool = False
     is_admitted: bool = False
     _counted_bytes: int = 0
+
+
+class Holder(Protocol):
+    """A request, as the budget sees it.
+
+    Attributes:
+        held_bytes: What it counts, beside what was admitted.
+        ticket: What was admitted for it, or waits to be.
+
+    """
+
+    held_bytes: int
+    ticket: Ticket | None
 
 
 class MemoryBudget:
@@ -189,6 +204,78 @@ class MemoryBudget:
         if self._whole or self._queue:
             self._advance_soon()
 
+    # -- of one request ----------------------------------------------------------------
+
+    def hold(self, holder: Holder, num_bytes: int) -> None:
+        """Counts what a request takes in memory."""
+        self.used_bytes += num_bytes
+        holder.held_bytes += num_bytes
+
+    def settle(self, holder: Holder) -> None:
+        """Counts a long message that is whole as any other."""
+        ticket, holder.ticket = holder.ticket, None
+        if ticket is not None:
+            self.hold(holder, ticket._counted_bytes)
+            self.give_back(ticket)
+
+    def release_all(self, holder: Holder) -> None:
+        """Gives back all that a request counts; idempotent."""
+        if holder.ticket is not None:
+            self.give_back(holder.ticket)
+            holder.ticket = None
+        held_bytes, holder.held_bytes = holder.held_bytes, 0
+        self.release(held_bytes)
+
+    def take_room(
+        self,
+        holder: Holder,
+        account: Account,
+        num_bytes: int,
+        now_s: float,
+        go_on: Callable[[], None],
+        *,
+        sent_bytes: int,
+        is_all: bool,
+    ) -> bool:
+        """Takes room for what a request of ``sent_bytes`` takes that is whole.
+
+        What a long one counts already is part of what it may take. For ``num_bytes`` and
+        ``is_all`` see :meth:`tfs.core.call.Call.take_room`, for the rest ``admit``.
+        """
+        largest_bytes, is_long = self.largest_bytes, sent_bytes >= LONG_BYTES
+        if is_all:
+            num_bytes = min(num_bytes, largest_bytes)
+        elif num_bytes > largest_bytes:
+            raise used_up()
+        if num_bytes < LONG_BYTES or (is_all and num_bytes <= holder.held_bytes):
+            return True
+        if is_long:
+            num_bytes = min(num_bytes, max(0, largest_bytes - holder.held_bytes))
+        elif not is_all:  # it is there itself, joined with others, and as an answer
+            num_bytes = min(3 * num_bytes, largest_bytes)
+        ticket = holder.ticket
+        if ticket is not None:
+            if ticket.is_admitted and ticket.num_bytes >= num_bytes:
+                return True
+            self.give_back(ticket)  # it must not wait for itself
+        holder.ticket = self.admit(account, num_bytes, now_s, go_on, is_whole=is_long)
+        return holder.ticket.is_admitted
+
+    def may_answer(self, holder: Holder, num_bytes: int, unread_bytes: int) -> bool:
+        """Returns whether an answer of that length may wait for its client.
+
+        It takes the place of its request, and of what was admitted for it. To be asked
+        about answers that are long, or that come while others are unread.
+        """
+        if unread_bytes and unread_bytes + num_bytes > self.limit_bytes // 4:
+            return False
+        num_bytes -= holder.held_bytes
+        if holder.ticket is not None and holder.ticket.is_admitted:
+            num_bytes -= holder.ticket.num_bytes
+        return self.has_room(num_bytes)
+
+    # -- within ------------------------------------------------------------------------
+
     def _fits(self, ticket: Ticket) -> bool:
         account, num_bytes = ticket._account, ticket.num_bytes
         return self._fits_all(ticket) and (
@@ -202,7 +289,10 @@ class MemoryBudget:
         num_bytes, admitted_bytes = ticket.num_bytes, self._admitted_bytes
         if ticket.is_whole and not self._num_taken:
             return True
-        return self.has_room(num_bytes) and (
+        return (
+            self.used_bytes <= self.limit_bytes // 16
+            or self.used_bytes + num_bytes <= self.largest_bytes
+        ) and (
             not admitted_bytes
             or admitted_bytes + num_bytes <= self.limit_bytes * 3 // 4
         )
@@ -210,7 +300,7 @@ class MemoryBudget:
     def _take(self, ticket: Ticket) -> None:
         counted_bytes = ticket.num_bytes
         if ticket.is_whole:
-            left_bytes = max(0, self.waiting_limit_bytes - self.used_bytes)
+            left_bytes = max(0, self.largest_bytes - self.used_bytes)
             counted_bytes = min(counted_bytes, left_bytes)
         ticket.is_admitted = True
         ticket._counted_bytes = counted_bytes

@@ -220,7 +220,13 @@ class DecodePool:
 
     def _ask(self, job: _Job[T], num_bytes: int) -> None:
         """Decodes a message again if its call has room for what it takes. On the loop."""
-        if not job.call.take_room(num_bytes):
+        try:
+            has_room = job.call.take_room(num_bytes)
+        except ServingError as error:
+            self._room.append(None)
+            self._go_on(job, error)
+            return
+        if not has_room:
             self._room.append(None)
             job.put_off()
             return

@@ -64,8 +64,8 @@ class DelegatingCall(Generic[C]):
     def on_cancel(self, fn: Callable[[], None]) -> None:
         self._call.on_cancel(fn)
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
-        return self._call.take_room(num_bytes, is_answer=is_answer)
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
+        return self._call.take_room(num_bytes, is_all=is_all)
 
 
 class TranslatedCall(DelegatingCall[HttpCall]):

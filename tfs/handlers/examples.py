@@ -155,7 +155,7 @@ class ExampleHandler:
             signature = tasks[0].signature if question.key else None
             stats = model.stats_of(rpc.name, handle.id.version, question.key, signature)
             if stats.answer_bytes and not call.take_room(
-                stats.answer_bytes, is_answer=True
+                stats.answer_bytes, is_all=True
             ):
                 handle.release()
                 gate.leave()  # it is handed over again when there is room

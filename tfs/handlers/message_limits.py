@@ -84,4 +84,4 @@ class JsonRoom:
                 "binary form"
             )
         parsed_bytes = PARSED_FACTOR * num_bytes
-        return parsed_bytes <= _ROOM_BYTES or call.take_room(parsed_bytes)
+        return parsed_bytes <= _ROOM_BYTES or call.take_room(parsed_bytes, is_all=True)

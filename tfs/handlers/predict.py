@@ -199,7 +199,7 @@ class PredictHandler:
             signature = find(servable, name)
             stats = model.stats_of(PREDICT, servable_id.version, name, signature)
             if stats.answer_bytes and not call.take_room(
-                stats.answer_bytes, is_answer=True
+                stats.answer_bytes, is_all=True
             ):
                 handle.release()
                 gate.leave()  # it is handed over again when there is room

@@ -283,7 +283,7 @@ class _ReplayCall:
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Does nothing: only the limit ends a replay, and then the load fails."""
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
         """Tells that there is room, because requests are replayed one at a time."""
         return True
 

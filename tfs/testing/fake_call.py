@@ -80,8 +80,8 @@ class FakeCall:
     def on_cancel(self, fn: Callable[[], None]) -> None:
         self._cancel_fns.append(fn)
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
-        asked = self.asked_answer_bytes if is_answer else self.asked_room_bytes
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
+        asked = self.asked_answer_bytes if is_all else self.asked_room_bytes
         asked.append(num_bytes)
         return num_bytes <= self.room_bytes
 

@@ -169,6 +169,7 @@ class Rig:
         held: Calls of the method HOLD, which answers nothing by itself, and those of
             GROW that have room.
         room_bytes: How much room calls of GROW ask for.
+        is_all: Whether that is all that they take.
         streams: Calls of STREAM and BOTH.
         bursts: Calls of the method BURST, as they were handed over together; it answers
             nothing by itself.
@@ -199,6 +200,7 @@ class Rig:
         )
         self.held: list[Call] = []
         self.room_bytes = 0
+        self.is_all = False
         self.streams: list[StreamCall] = []
         self.bursts: list[list[BurstCall]] = []
         self.on_burst: Callable[[Sequence[BurstCall]], None] | None = None
@@ -274,7 +276,7 @@ class Rig:
             self.on_burst(calls)
 
     def _grow(self, call: Call) -> None:
-        if call.take_room(self.room_bytes):
+        if call.take_room(self.room_bytes, is_all=self.is_all):
             self.held.append(call)
 
     def _fail(self, call: Call) -> None:

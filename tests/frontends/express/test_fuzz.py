@@ -72,14 +72,14 @@ class Owner:
             connection.sender.send_reply(stream, b"x" * self.rng.randrange(100_000))
         else:
             connection.sender.send_reply(stream, message)
-        connection.state.release_all(stream)
+        connection.state.budget.release_all(stream)
 
     def finish_some(self) -> None:
         while self.held and self.rng.random() < 0.5:
             stream = self.held.pop(self.rng.randrange(len(self.held)))
             if stream.id in self.wire.connection.streams:
                 self.wire.connection.sender.send_reply(stream, b"late")
-            self.wire.connection.state.release_all(stream)
+            self.wire.connection.state.budget.release_all(stream)
 
 
 def play(data: bytes, seed: int = 0) -> Wire:
@@ -125,7 +125,7 @@ def play(data: bytes, seed: int = 0) -> Wire:
         assert unfinished <= 20_000 + 100_000
     connection.close()
     for stream in wire.recorder.opened.values():
-        connection.state.release_all(stream)
+        connection.state.budget.release_all(stream)
     assert budget.used_bytes == 0
     assert not connection.streams
     assert connection.sender.queued_bytes == 0

@@ -18,6 +18,7 @@ from tests.frontends.express.rig import (
 )
 from tests.frontends.express.wire import (
     PATH,
+    WIDE_HELLO,
     data_frame,
     prefixed,
 )
@@ -99,6 +100,32 @@ def test_what_gzip_unpacks_to_is_admitted_before_it_is_unpacked(tmp_path: Path) 
         rig.held.pop().reply(b"done")
         rig.settle()
         assert rig.transport.budget.used_bytes <= 0
+
+
+def test_a_message_behind_one_that_is_unpacked_leaves_nothing(tmp_path: Path) -> None:
+    """What was admitted of the second message of a call that takes one is given back."""
+    options = ExpressOptions(max_receive_bytes=4 << 20)
+    with running(tmp_path, options, executor=(executor := HeldExecutor())) as rig:
+        client = rig.connect(WIDE_HELLO)
+        first = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        begun = prefixed(bytes(300_000))[:70_000]
+        client.send(
+            head(1, HOLD, ("grpc-encoding", "gzip"))
+            + data_frame(1, first, 0)
+            + b"".join(
+                data_frame(1, begun[at : at + 10_000], 0)
+                for at in range(0, len(begun), 10_000)
+            )
+        )
+        rig.settle()
+        used_bytes = rig.transport.budget.used_bytes
+        assert used_bytes > 300_000
+        executor.run_held()
+        rig.settle()
+        assert rig.transport.budget.used_bytes > used_bytes + 600_000
+        client.send(frames.rst_stream(1, ErrorCode.CANCEL))
+        rig.settle()
+        assert rig.transport.budget.used_bytes == 0
 
 
 def test_what_waits_too_long_to_be_unpacked_is_refused(tmp_path: Path) -> None:

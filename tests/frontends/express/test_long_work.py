@@ -118,14 +118,15 @@ def test_who_takes_no_answers_is_read_no_further(rig: Rig) -> None:
     assert not client.is_closed
 
 
+@pytest.mark.parametrize("is_answer", [False, True], ids=["read", "answered"])
 def test_long_requests_that_take_more_wait_neither_for_themselves_nor_for_each_other(
-    tmp_path: Path,
+    tmp_path: Path, is_answer: bool
 ) -> None:
     """What a long request holds already is part of the room that its handler asks for."""
     with running(tmp_path, ExpressOptions(max_receive_bytes=1 << 20)) as rig:
         clients = [rig.connect(WIDE_HELLO) for _ in range(2)]
         message = bytes(160_000)
-        rig.room_bytes = 2 * len(message)
+        rig.room_bytes, rig.is_all = (4 if is_answer else 2) * len(message), is_answer
         ends = [_all_but_the_end(rig, each, message, GROW) for each in clients]
         for client, end in zip(clients, ends, strict=True):
             client.send(data_frame(1, end))

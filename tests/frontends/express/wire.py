@@ -194,12 +194,12 @@ class Recorder:
         self.events.append(("fault", stream.id, error.code.name))
         assert self.connection is not None
         self.connection.sender.send_error(stream, error)
-        self.connection.state.release_all(stream)
+        self.connection.state.budget.release_all(stream)
 
     def on_reset(self, stream: Stream) -> None:
         self.events.append(("reset", stream.id))
         assert self.connection is not None
-        self.connection.state.release_all(stream)
+        self.connection.state.budget.release_all(stream)
 
     def on_output(self) -> None:
         self.events.append(("output",))
@@ -242,7 +242,7 @@ class Wire:
 
     def reply(self, stream: Stream, message: bytes) -> None:
         self.connection.sender.send_reply(stream, message)
-        self.connection.state.release_all(stream)
+        self.connection.state.budget.release_all(stream)
 
     def feed(self, data: bytes) -> bool:
         return self.connection.receive(data, self.now_s)

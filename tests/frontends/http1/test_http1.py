@@ -11,11 +11,13 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.certificates import Certificates
 from tests.frontends.http1.rig import RawClient, Rig, echo
+from tests.threads import run_together
 from tfs.core.errors import Unavailable
 from tfs.core.http_call import HttpCall, HttpReply, verb_not_taken
 from tfs.testing.patience import PATIENCE_S
@@ -140,7 +142,7 @@ def test_the_rest_is_the_same_over_tls() -> None:
 
 
 @pytest.mark.parametrize("verb", [b"POST", b"GET"])
-def test_who_offers_another_protocol_is_answered_in_this_one(verb: bytes) -> None:
+def test_who_offers_another_protocol_is_alled_in_this_one(verb: bytes) -> None:
     """As curl --http2 asks, with a body of either kind, and goes on."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
     with Rig() as rig, rig.client() as client:
@@ -310,7 +312,7 @@ def test_a_body_in_half_a_million_chunks_is_a_body() -> None:
     assert (status, headers["content-length"]) == (200, str(3_000_000 + 7))
 
 
-def test_a_body_that_ends_early_is_answered() -> None:
+def test_a_body_that_ends_early_is_alled() -> None:
     """The client may still read why nothing came of it."""
     with Rig() as rig, rig.client() as client:
         client.send(post("Content-Length: 10\r\n", b"abc"))
@@ -437,26 +439,70 @@ def test_a_client_that_leaves_cancels_its_requests() -> None:
             assert cancelled.wait(PATIENCE_S)
 
 
+def ask_together(rig: Rig, body: bytes, num: int) -> list[int]:
+    """Returns the statuses of that many requests, each over a connection of its own."""
+    statuses: list[int] = []
+
+    def ask() -> None:
+        client = http.client.HTTPConnection("127.0.0.1", rig.port, PATIENCE_S)
+        client.request("POST", "/", body)
+        answer = client.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+        client.close()
+
+    run_together(*num * [ask])
+    return statuses
+
+
 def test_long_bodies_wait_for_room_and_all_are_answered() -> None:
     """Ten of 10 MB where 16 MB may be taken at a time; none is refused."""
-    body = b"x" * (10 << 20)
     with Rig(limit_bytes=16 << 20, no_progress_timeout_s=PATIENCE_S) as rig:
-        statuses: list[int] = []
+        assert ask_together(rig, b"x" * (10 << 20), 10) == [200] * 10
 
-        def ask() -> None:
-            client = http.client.HTTPConnection("127.0.0.1", rig.port, PATIENCE_S)
-            client.request("POST", "/", body)
-            answer = client.getresponse()
-            answer.read()
-            statuses.append(answer.status)
-            client.close()
 
-        threads = [threading.Thread(target=ask) for _ in range(10)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert statuses == [200] * 10
+def test_long_bodies_that_take_more_count_while_they_wait_for_each_other() -> None:
+    """Three of 1 MB that each take all the room there is get it one after the other."""
+    calls: list[HttpCall] = []
+    counted: list[tuple[int, bool]] = []
+
+    def parse(call: HttpCall) -> None:
+        is_new = call not in calls
+        calls.extend([call] * is_new)
+        if is_new and len(calls) < 3:
+            return
+        num_ready = 0
+        for each in calls if is_new else [call]:
+            if each.take_room(10 << 20, is_all=True):
+                num_ready += 1
+                rig.loop.post(partial(echo, each))
+        is_counted = rig.budget.used_bytes >= sum(len(each.message) for each in calls)
+        counted.append((num_ready, is_counted))
+
+    rig = Rig(parse, limit_bytes=8 << 20, no_progress_timeout_s=PATIENCE_S)
+    with rig:
+        assert ask_together(rig, b"x" * (1 << 20), 3) == [200] * 3
+    assert counted == [(1, True)] * 3
+    assert rig.budget.used_bytes == 0
+
+
+def test_a_request_that_is_over_takes_no_room() -> None:
+    """Nobody would give back what a handler asks for after its client has left."""
+    is_over = threading.Event()
+    taken: list[tuple[bool, int]] = []
+
+    def ask_late(call: HttpCall) -> None:
+        taken.append((call.take_room(1 << 20), rig.budget.used_bytes))
+        is_over.set()
+
+    def hold(call: HttpCall) -> None:
+        call.on_cancel(lambda: rig.loop.post(lambda: ask_late(call)))
+        client.socket.close()
+
+    with Rig(hold) as rig, rig.client() as client:
+        client.send(ONE)
+        assert is_over.wait(PATIENCE_S)
+    assert taken == [(True, 0)]
 
 
 def test_a_drain_answers_what_was_asked_and_hangs_up() -> None:
@@ -494,7 +540,7 @@ def begun_drain(rig: Rig) -> None:
     assert begun.wait(PATIENCE_S)
 
 
-def test_a_request_on_its_way_when_a_drain_begins_is_answered() -> None:
+def test_a_request_on_its_way_when_a_drain_begins_is_alled() -> None:
     """Its client could not know, and learns it by the answer."""
     with Rig(drain_grace_s=PATIENCE_S) as rig, rig.client() as client:
         client.send(ONE)
@@ -580,7 +626,7 @@ def test_a_handler_that_raises_fails_its_request_only() -> None:
         assert (status, body) == (500, b'{"error":"internal error"}')
 
 
-def test_a_verb_that_is_not_taken_is_answered_with_those_that_are() -> None:
+def test_a_verb_that_is_not_taken_is_alled_with_those_that_are() -> None:
     """405, and the header that every such answer must have (RFC 9110, 15.5.6)."""
 
     def refuse(call: HttpCall) -> None:

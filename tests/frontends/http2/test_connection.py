@@ -390,5 +390,5 @@ def test_what_arrives_after_our_end_is_dropped_while_the_end_is_queued() -> None
     assert wire.answer(1).messages == [b"last"]
     assert wire.answer(1).status == "0"
     assert not wire.connection.streams
-    wire.connection.state.release_all(stream)
+    wire.connection.state.budget.release_all(stream)
     assert wire.budget.used_bytes == 0

@@ -76,7 +76,7 @@ def test_a_long_message_without_room_waits_and_holds_up_nothing_else() -> None:
     assert _granted(wire, 1) == 0
     wire.feed_all(headers_frame(3) + data_frame(3, prefixed(b"beside")))
     assert wire.answer(3).messages == [b"beside"]
-    budget.release(16 * MIB)
+    budget.release(32 * MIB)
     wire.run_posted()
     assert ("output",) in wire.events
     assert _granted(wire, 1) == 10 * MIB + 5 - DEFAULT_WINDOW

@@ -134,7 +134,7 @@ def test_an_answer_before_the_request_ended_is_followed_by_a_reset() -> None:
     wire = Wire(echo=True)
     wire.feed(headers_frame(1) + data_frame(1, prefixed(b"x" * 50)[:20], flags=0))
     wire.connection.sender.send_error(wire.recorder.opened[1], InvalidArgument("no"))
-    wire.connection.state.release_all(wire.recorder.opened[1])
+    wire.connection.state.budget.release_all(wire.recorder.opened[1])
     answer = wire.answer(1)
     assert (answer.status, answer.reset) == ("3", ErrorCode.NO_ERROR)
     wire.feed(data_frame(1, b"x" * 30) + request(3))

@@ -153,33 +153,12 @@ class ExpressCall:
                 self._on_cancel = []
             self._on_cancel.append(fn)
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
-        """Takes room for itself and its answer, or for a long answer alone.
-
-        If there is none, it returns False, and the call is handed over again later.
-        """
-        if self.is_finished or num_bytes < LONG_BYTES:
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
+        """Takes room; if there is none, the call is handed over again later."""
+        if self.is_finished:
             return True
-        budget, ticket = self._client.shared.budget, self.stream.ticket
-        is_whole = not is_answer and len(self.message) >= LONG_BYTES
-        if is_answer:
-            num_bytes = min(num_bytes, budget.largest_bytes)
-            if num_bytes <= self.stream.held_bytes:
-                return True  # a long request counts twice, for its answer
-        elif num_bytes > budget.largest_bytes:
-            self.abort(used_up())
-            return False
-        elif is_whole:  # it counts for itself and its answer
-            left_bytes = max(0, budget.largest_bytes - self.stream.held_bytes)
-            num_bytes = min(num_bytes, left_bytes)
-        else:  # it is there itself, joined with others, and as an answer
-            num_bytes = min(3 * num_bytes, budget.largest_bytes)
-        if ticket is not None:
-            if ticket.num_bytes >= num_bytes:
-                return True
-            budget.give_back(ticket)  # it must not wait for itself
-        self.is_dispatched = self._client.admit(
-            self.stream, num_bytes, self.dispatch, is_whole=is_whole
+        self.is_dispatched = self._client.take_room(
+            self.stream, num_bytes, self.dispatch, len(self.message), is_all=is_all
         )
         return self.is_dispatched
 
@@ -238,7 +217,7 @@ class ExpressCall:
         if self.is_dispatched and self.route.kind is MethodKind.UNARY:
             client.add_cut_off(self, stream)
         else:
-            client.connection.state.release_all(stream)
+            client.shared.budget.release_all(stream)
         stream.owner = None
         self._finish()
         self._tell_handler(error, functions)
@@ -398,7 +377,7 @@ def _reply_to(
         stream = call.stream
         streams.append(stream)
         if stream.ticket is not None:
-            client.connection.state.release_all(stream)
+            client.shared.budget.release_all(stream)
         held_bytes += stream.held_bytes
         stream.held_bytes = 0
         stream.owner = None

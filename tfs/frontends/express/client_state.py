@@ -103,41 +103,35 @@ class ClientState:
     # -- room ------------------------------------------------------------------------
 
     def may_answer(self, stream: Stream, num_bytes: int) -> bool:
-        """Returns whether an answer of that length may wait for its client.
+        """Returns whether an answer may wait; see :meth:`MemoryBudget.may_answer`."""
+        return self.shared.budget.may_answer(stream, num_bytes, self.unread_bytes)
 
-        It takes the place of its request, and of what was admitted for it. To be asked
-        about answers that are long, or that come while others are unread.
-        """
-        budget, unread_bytes = self.shared.budget, self.unread_bytes
-        if unread_bytes and unread_bytes + num_bytes > budget.limit_bytes // 4:
-            return False
-        num_bytes -= stream.held_bytes
-        if stream.ticket is not None and stream.ticket.is_admitted:
-            num_bytes -= stream.ticket.num_bytes
-        return budget.has_room(num_bytes)
-
-    def admit(
+    def take_room(
         self,
         stream: Stream,
         num_bytes: int,
         go_on: Callable[[], None],
+        sent_bytes: int,
         *,
-        is_whole: bool = False,
+        is_all: bool,
     ) -> bool:
-        """Admits so much for a call; if there is no room, ``go_on`` is called later."""
-        now_s = self.shared.loop.clock.now()
-        account = self.connection.state.account
-        stream.ticket = self.shared.budget.admit(
-            account, num_bytes, now_s, go_on, is_whole=is_whole
+        """Takes room for a call; see :meth:`MemoryBudget.take_room`."""
+        return self.shared.budget.take_room(
+            stream,
+            self.connection.state.account,
+            num_bytes,
+            self.shared.loop.clock.now(),
+            go_on,
+            sent_bytes=sent_bytes,
+            is_all=is_all,
         )
-        return stream.ticket.is_admitted
 
     # -- the end of calls --------------------------------------------------------------
 
     def on_answered(self, stream: Stream) -> None:
         """Notes that a call was finished."""
         if stream.ticket is not None:
-            self.connection.state.release_all(stream)
+            self.shared.budget.release_all(stream)
         else:
             self.shared.budget.release(stream.held_bytes)
             stream.held_bytes = 0
@@ -175,7 +169,7 @@ class ClientState:
         stream = self._cut_off.pop(call, None)
         if stream is not None:
             self.connection.state.num_cut_off -= 1
-            self.connection.state.release_all(stream)
+            self.shared.budget.release_all(stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

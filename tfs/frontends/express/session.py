@@ -215,7 +215,7 @@ class Session:
     def on_reset(self, stream: Stream) -> None:
         call: ExpressCall | None = stream.owner
         if call is None:
-            self.connection.state.release_all(stream)
+            self._shared.budget.release_all(stream)
         else:
             call.cut_off(Cancelled("the client cancelled the call"))
 
@@ -228,7 +228,7 @@ class Session:
             self.connection.sender.send_refusal(stream, refusal)
         else:
             self.connection.sender.send_error(stream, refusal)
-        self.connection.state.release_all(stream)
+        self._shared.budget.release_all(stream)
 
     # -- output ------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Inbox:
                     call.stream.head.encoding,
                     client.connection.data.max_request_bytes,
                     lambda: call.is_finished,
-                    partial(client.admit, call.stream),
+                    partial(self._take_room, len(item[0])),
                     self._on_unpacked,
                 )
                 return
@@ -414,6 +414,15 @@ class Inbox:
                 call.take_message(item[0])
         self._on_empty()
 
+    def _take_room(
+        self, sent_bytes: int, num_bytes: int, go_on: Callable[[], None]
+    ) -> bool:
+        client, stream = self._client, self._call.stream
+        budget = client.shared.budget
+        budget.settle(stream)  # what was admitted of a message behind it
+        num_bytes = budget.with_answer(num_bytes)
+        return client.take_room(stream, num_bytes, go_on, sent_bytes, is_all=True)
+
     def _on_unpacked(self, outcome: bytes | ServingError) -> None:
         self._client.shared.on_large_message()
         call = self._call
@@ -423,7 +432,7 @@ class Inbox:
             self._on_empty()
             return
         self._items.popleft()
-        self._client.connection.state.settle(call.stream)
+        self._client.shared.budget.settle(call.stream)
         assert not isinstance(outcome, ServingError)
         call.take_message(outcome)
         self._go_on()

@@ -134,7 +134,7 @@ class Timeouts:
             call.abort(error)
         else:
             connection.sender.reset(stream, ErrorCode.CANCEL)
-            connection.state.release_all(stream)
+            connection.state.budget.release_all(stream)
         self._client.mark_dirty()
 
     def _blame(self) -> None:

@@ -161,7 +161,7 @@ class GrpcioCall:
         self._host.to_aio(self.progress.set)
         return True
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
         """Tells that there is room: this transport bounds nothing."""
         return True
 

@@ -37,9 +37,7 @@ class CallOwner(Protocol):
     compress_bytes: int  # the least answer that is compressed
     post: Callable[[Callable[[], None]], None]  # to the loop
 
-    def take_room(
-        self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool
-    ) -> bool:
+    def take_room(self, call: HttpRequestCall, num_bytes: int, *, is_all: bool) -> bool:
         """See :meth:`tfs.core.call.Call.take_room`."""
         ...
 
@@ -59,7 +57,7 @@ class HttpRequestCall:
         keeps_alive: Whether the connection goes on behind its answer.
         timer: Ends it at its deadline, if it has outlived its round.
         ticket: What was admitted for its body, or for what it unpacks to.
-        kept_bytes: What it counts in the budget besides.
+        held_bytes: What it counts in the budget besides.
         opened_s: When its head arrived.
 
     """
@@ -78,12 +76,12 @@ class HttpRequestCall:
     _on_cancel: list[Callable[[], None]] | None = None
 
     def __init__(
-        self, owner: CallOwner, head: RequestHead, kept_bytes: int, opened_s: float
+        self, owner: CallOwner, head: RequestHead, held_bytes: int, opened_s: float
     ) -> None:
         self.head = head
         self.opened_s = opened_s
         self.keeps_alive = head.keeps_alive
-        self.kept_bytes = kept_bytes
+        self.held_bytes = held_bytes
         self._owner = owner
 
     @property
@@ -120,8 +118,8 @@ class HttpRequestCall:
             self._cancel = CancelToken()
         return self._cancel
 
-    def take_room(self, num_bytes: int, *, is_answer: bool = False) -> bool:
-        return self._owner.take_room(self, num_bytes, is_answer=is_answer)
+    def take_room(self, num_bytes: int, *, is_all: bool = False) -> bool:
+        return self.is_finished or self._owner.take_room(self, num_bytes, is_all=is_all)
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         if self._cancel is not None and self._cancel.error is not None:

@@ -210,22 +210,22 @@ class HttpSession:
 
     def _begin(self, head: RequestHead) -> HttpRequestCall:
         """Begins a request, if there is room for it."""
-        kept_bytes = _CALL_BYTES
+        held_bytes = _CALL_BYTES
         if head.length:
-            kept_bytes += min(head.length, LONG_BYTES)  # the rest is admitted
-        has_room = self._budget.has_room(kept_bytes)
-        call = self._open(head, kept_bytes)
+            held_bytes += min(head.length, LONG_BYTES)  # the rest is admitted
+        has_room = self._budget.has_room(held_bytes)
+        call = self._open(head, held_bytes)
         if not has_room:
             self._incoming = call
             raise HttpError(429, used_up().message)
         return call
 
-    def _open(self, head: RequestHead, kept_bytes: int) -> HttpRequestCall:
+    def _open(self, head: RequestHead, held_bytes: int) -> HttpRequestCall:
         """Adds a call, which is answered behind those before it."""
         shared, now_s = self._shared, self._now()
-        call = HttpRequestCall(self, head, kept_bytes, now_s)
+        call = HttpRequestCall(self, head, held_bytes, now_s)
         self._num_requests += 1
-        self._budget.used_bytes += kept_bytes
+        self._budget.used_bytes += held_bytes
         self._calls.append(call)
         is_old = self._aged_s is not None and now_s >= self._aged_s
         if is_old or self._is_last or shared.clients.is_draining:
@@ -275,13 +275,13 @@ class HttpSession:
         if call.head.length is not None:
             return  # counted from its head on
         if call.ticket is None:
-            self._keep(call, len(data))
+            self._budget.hold(call, len(data))
             if len(body) >= LONG_BYTES:
                 # Of unknown length: it is admitted as if it were as long as it may be.
                 most = min(16 * len(body), self._shared.options.max_body_bytes)
                 self._admit(call, most)
         elif len(body) > call.ticket.num_bytes:
-            self._keep(call, len(data))
+            self._budget.hold(call, len(data))
             if not self._budget.has_room(0):
                 raise HttpError(429, used_up().message)
 
@@ -302,33 +302,27 @@ class HttpSession:
         call.message = body
         if not call.keeps_alive:
             self._is_last = True
+        if call.ticket is not None:
+            if not call.ticket.is_admitted:
+                return  # it is handed over once it is admitted
+            self._budget.settle(call)
         if call.head.encoding is not Encoding.IDENTITY:
             self._unpack(call)
-        elif call.ticket is None or call.ticket.is_admitted:
+        else:
             self._shared.arrived.append(call)
-        # Otherwise it is handed over once it is admitted.
 
     def _too_long(self) -> str:
         return f"the body is longer than {self._shared.options.max_body_bytes} bytes"
 
     # -- room ----------------------------------------------------------------------------------
 
-    def _keep(self, call: HttpRequestCall, num_bytes: int) -> None:
-        call.kept_bytes += num_bytes
-        self._budget.used_bytes += num_bytes
-
-    def _ask(
-        self, call: HttpRequestCall, num_bytes: int, go_on: Callable[[], None]
-    ) -> bool:
-        """Has so much admitted for a call; if it has to wait, ``go_on`` is called."""
-        call.ticket = self._budget.admit(self._account, num_bytes, self._now(), go_on)
-        return call.ticket.is_admitted
-
     def _admit(self, call: HttpRequestCall, num_bytes: int) -> None:
         """Admits a long body, of which no more is read until then."""
         if num_bytes > self._budget.largest_bytes:
             raise HttpError(429, used_up().message)
-        if self._ask(call, num_bytes, partial(self._on_admitted, call)):
+        num_bytes = self._budget.with_answer(num_bytes)
+        go_on = partial(self._on_admitted, call)
+        if self.take_room(call, num_bytes, go_on, is_all=True):
             self._give_memory(call)
 
     def _on_admitted(self, call: HttpRequestCall) -> None:
@@ -351,27 +345,32 @@ class HttpSession:
         return None if ticket is None or ticket.is_admitted else ticket
 
     def take_room(
-        self, call: HttpRequestCall, num_bytes: int, *, is_answer: bool
+        self,
+        call: HttpRequestCall,
+        num_bytes: int,
+        go_on: Callable[[], None] | None = None,
+        *,
+        is_all: bool,
     ) -> bool:
-        if is_answer:
-            num_bytes = min(num_bytes, self._budget.largest_bytes)
-        ticket = call.ticket
-        if ticket is not None and ticket.is_admitted and ticket.num_bytes >= num_bytes:
-            return True
-        if ticket is not None:
-            self._budget.give_back(ticket)
-            call.ticket = None
-        return self._ask(call, num_bytes, partial(self._shared.start, call))
+        """Takes room for a call, which is handed over again if ``go_on`` is not given."""
+        return self._budget.take_room(
+            call,
+            self._account,
+            num_bytes,
+            self._now(),
+            go_on or partial(self._shared.start, call),
+            sent_bytes=len(call.message),
+            is_all=is_all,
+        )
 
     def _unpack(self, call: HttpRequestCall) -> None:
         """Hands a request over when its body was decompressed."""
-        shared = self._shared
-        most = min(shared.options.max_body_bytes, self._budget.largest_bytes)
+        shared, budget = self._shared, self._budget
+        most = min(shared.options.max_body_bytes, budget.largest_bytes)
 
-        def admit(num_bytes: int, go_on: Callable[[], None]) -> bool:
-            if call.ticket is not None:
-                self._budget.give_back(call.ticket)  # it must not wait for itself
-            return self._ask(call, num_bytes, go_on)
+        def take_room(num_bytes: int, go_on: Callable[[], None]) -> bool:
+            num_bytes = budget.with_answer(num_bytes)
+            return self.take_room(call, num_bytes, go_on, is_all=True)
 
         def on_unpacked(outcome: bytes | ServingError) -> None:
             if call.is_finished:
@@ -382,6 +381,7 @@ class HttpSession:
                 call.fail(HttpError(413 if too_long else 400, outcome.message))
                 return
             call.message = outcome
+            budget.settle(call)
             shared.start(call)
 
         inflate(
@@ -391,7 +391,7 @@ class HttpSession:
             call.head.encoding or Encoding.IDENTITY,
             most,
             lambda: call.is_finished,
-            admit,
+            take_room,
             on_unpacked,
         )
 
@@ -419,18 +419,12 @@ class HttpSession:
 
     def _check_room(self, call: HttpRequestCall, *, waits: bool) -> None:
         """Refuses an answer that there is no room for; counts one that waits here."""
-        unread_bytes, budget = self._unread_bytes, self._budget
         num_bytes = sum(map(len, call.answer))
-        more_bytes = num_bytes - call.kept_bytes
-        if call.ticket is not None and call.ticket.is_admitted:
-            more_bytes -= call.ticket.num_bytes
-        if not budget.has_room(more_bytes) or (
-            unread_bytes and unread_bytes + num_bytes > budget.limit_bytes // 4
-        ):
+        if not self._budget.may_answer(call, num_bytes, self._unread_bytes):
             call.answer_instead(used_up())
             num_bytes = sum(map(len, call.answer))
         if waits:
-            self._keep(call, num_bytes)
+            self._budget.hold(call, num_bytes)
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
@@ -528,12 +522,8 @@ class HttpSession:
             call.cut_off(error)
 
     def _release(self, call: HttpRequestCall) -> None:
-        self._budget.release(call.kept_bytes)
-        call.kept_bytes = 0
+        self._budget.release_all(call)
         call.message = b""
-        if call.ticket is not None:
-            self._budget.give_back(call.ticket)
-            call.ticket = None
 
     def on_failure(self, error: Exception) -> None:
         self._shared.clients.counters.failures += 1

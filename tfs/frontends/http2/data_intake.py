@@ -204,11 +204,11 @@ class DataIntake:
             if not state.budget.has_room(more_bytes):
                 state.events.on_fault(stream, used_up())
                 return
-            state.hold(stream, more_bytes)
+            state.budget.hold(stream, more_bytes)
         try:
             for is_compressed, message in upload.feed(chunk):
                 state.work_left -= WORK_PER_REQUEST - 1
-                state.settle(stream)
+                state.budget.settle(stream)
                 state.events.on_message(stream, message, is_compressed)
                 if stream.id not in state.streams:
                     return

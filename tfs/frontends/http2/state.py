@@ -150,27 +150,6 @@ class ConnectionState:
         stream.held_bytes -= num_bytes
         self.budget.release(num_bytes)
 
-    def release_all(self, stream: Stream) -> None:
-        """Gives all that a stream counts back to the budget; idempotent."""
-        if stream.ticket is not None:
-            self.budget.give_back(stream.ticket)
-            stream.ticket = None
-        held_bytes, stream.held_bytes = stream.held_bytes, 0
-        self.budget.release(held_bytes)
-
-    def settle(self, stream: Stream) -> None:
-        """Counts a long message that is whole as any other."""
-        ticket, stream.ticket = stream.ticket, None
-        if ticket is not None:
-            if ticket.is_admitted:
-                self.hold(stream, ticket.num_bytes)
-            self.budget.give_back(ticket)
-
-    def hold(self, stream: Stream, num_bytes: int) -> None:
-        """Counts what a stream takes in memory."""
-        self.budget.used_bytes += num_bytes
-        stream.held_bytes += num_bytes
-
     def close(self) -> None:
         """Forgets every stream, of which each brings ``on_reset``; idempotent."""
         self.is_closed = True
