@@ -1,4 +1,4 @@
-"""Every case of TensorFlow Serving's lifecycle tests is kept, or differs on purpose."""
+"""Every case of TensorFlow Serving's tests of our rooms is kept, or differs on purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.architecture.tree import ROOT
 
-CASES = ROOT / "tests" / "data" / "upstream_lifecycle_cases.txt"
+CASES = ROOT / "tests" / "data" / "upstream_cases.txt"
 
 
 def cases() -> list[tuple[str, str, tuple[str, ...]]]:
@@ -21,7 +21,7 @@ def cases() -> list[tuple[str, str, tuple[str, ...]]]:
     suite, files = "", tuple[str, ...]()
     for line in CASES.read_text().splitlines():
         if line.startswith("    "):
-            found.append((suite, line.strip(), files))
+            found += [(suite, case, files) for case in line.split()]
         elif line and not line.startswith("#"):
             suite, _, listed = line.partition(" in ")
             files = tuple(listed.split())

@@ -22,8 +22,8 @@ from tfs.core.errors import (
 def test_one_request_is_not_kept_waiting() -> None:
     """With timeout 0 a lone task runs in the step after its arrival.
 
-    shared_batch_scheduler_test: WithZeroTimeoutBatchesScheduledAsSoonAsThreadIs
-    Available.
+    shared_batch_scheduler_test:
+    WithZeroTimeoutBatchesScheduledAsSoonAsThreadIsAvailable.
     """
     at = SteppedScheduler()
     queue, runner = at.add()

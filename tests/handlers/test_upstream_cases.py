@@ -1,7 +1,8 @@
 """TensorFlow Serving's own cases for the inference handlers, each by its name.
 
 They go through the handlers, as a client's requests do. What is decided otherwise here is
-in docs/divergences.md; tests/handlers/test_acceptance.py checks that no case is left out.
+in docs/divergences.md; tests/architecture/test_upstream_cases.py checks that no case is
+left out.
 """
 
 from __future__ import annotations
