@@ -141,11 +141,14 @@ def test_a_task_that_never_fits_is_invalid() -> None:
     at = Fixture()
     for (task,) in (at.high(11), at.low(11)):
         assert isinstance(task.error, InvalidArgument)
+        assert "Task size 11 is larger than maximum input batch size 10" in str(
+            task.error
+        )
 
 
 def test_large_tasks_are_split_over_batches() -> None:
     """PriorityAware: LargeBatchSplitting, BatchSplittingAcrossTwoTasks and its form
-    with mixed priorities.
+    with mixed priorities; PriorityMerged: MixedPriorityBatchSplitting.
     """
     at = Fixture(splits=True)
     at.high(20)

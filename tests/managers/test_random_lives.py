@@ -124,6 +124,16 @@ class Lives:
         }
         estimate_errors = [Unavailable("hiccup")] * (self.random.random() < 0.1)
         takes_long = self._take_long if self.random.random() < 0.1 else None
+        then = _stuck if kind == "stuck" else takes_long
+        loader: FakeLoader
+
+        def unload() -> None:
+            wanted = self.wanted[servable_id.name].get(servable_id.version)
+            if wanted is loader and not self.manager.is_closing:
+                self.faults.append(f"{servable_id.slashed} was unloaded while aspired")
+            if then is not None:
+                then()
+
         loader = FakeLoader(
             servable_id,
             ram_bytes=self.random.choice((1, 3, 6, 20, 60)),
@@ -132,7 +142,7 @@ class Lives:
             estimate_errors=estimate_errors,
             log=self.log,
             on_load=self._take_long if self.random.random() < 0.1 else None,
-            on_unload=_stuck if kind == "stuck" else takes_long,
+            on_unload=unload,
         )
         self.made.append(loader)
         return loader

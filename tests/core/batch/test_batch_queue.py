@@ -174,15 +174,6 @@ def test_an_outcome_that_cannot_be_joined_is_an_error(fails: str) -> None:
     assert task.error.code is Internal.code
 
 
-def test_a_task_beyond_the_size_limit_is_invalid() -> None:
-    """Without splitting no task may have more rows than a batch."""
-    queue = queue_of()
-    task = FakeTask(11)
-    assert not queue.put(task, 0.0)
-    assert isinstance(task.error, InvalidArgument)
-    assert "Task size 11 is larger than maximum input batch size 10" in str(task.error)
-
-
 def test_a_task_without_rows_is_invalid() -> None:
     """A task without rows would never fill a batch."""
     queue = queue_of()
@@ -251,40 +242,6 @@ def test_a_sweep_ends_the_dead_wherever_they_wait() -> None:
     assert queue.next_deadline_s == 7.0
 
 
-def test_a_batch_is_due_at_the_timeout_exactly() -> None:
-    """The timeout counts from the oldest task that still waits.
-
-    shared_batch_scheduler_test: ObeysTimeout.
-    """
-    queue = queue_of(timeout_s=2.0)
-    assert queue.due_s == math.inf
-    put_all(queue, 9, now_s=100.0)
-    put_all(queue, 0 + 1, now_s=101.0)
-    assert queue.due_s == -math.inf  # full
-    sizes(queue, 101.0)
-    put_all(queue, 4, now_s=103.0)
-    put_all(queue, 4, now_s=104.0)
-    assert queue.due_s == 105.0
-    put_all(queue, 4, now_s=104.5)
-    assert queue.due_s == -math.inf
-    assert sizes(queue, 104.5) == [4, 4]
-    assert queue.due_s == 106.5
-
-
-def test_a_closed_queue_is_due_and_takes_nothing() -> None:
-    """Closing makes what waits go at once."""
-    queue = queue_of(timeout_s=2.0)
-    put_all(queue, 1)
-    queue.close()
-    queue.close()
-    assert queue.due_s == -math.inf
-    task = FakeTask()
-    assert not queue.put(task, 0.0)
-    assert isinstance(task.error, Unavailable)
-    assert sizes(queue) == [1]
-    assert queue.due_s == math.inf
-
-
 def test_failing_all_empties_the_queue() -> None:
     """fail_all ends what waits, in both classes, once."""
     queue = queue_of()
@@ -322,8 +279,8 @@ def test_low_priority_fills_batches_as_the_mixing_says(
     """High priority comes first; what is left is for low priority, or not.
 
     SharedBatchSchedulerPriorityPolicyTest: HighPriorityBatchPaddedUptoMaxBatchSize,
-    ...UptoMaxAvailableBatchSize, ...UptoNextAllowedBatchSize, ...NotPaddedWith
-    LowPriorityTasks.
+    ...UptoMaxAvailableBatchSize, ...UptoNextAllowedBatchSize,
+    ...NotPaddedWithLowPriorityTasks.
     """
     queue = queue_of(
         allowed_rows=(2, 8, 10), low=LowPriority(mixing=mixing, timeout_s=1.0)
@@ -336,8 +293,8 @@ def test_low_priority_fills_batches_as_the_mixing_says(
 def test_without_allowed_sizes_nothing_is_padded_to_the_next() -> None:
     """The batch's own size is its next allowed one.
 
-    SharedBatchSchedulerPriorityPolicyTest: HighPriorityBatchNotPaddedWhenAllowed
-    BatchSizeMissing.
+    SharedBatchSchedulerPriorityPolicyTest:
+    HighPriorityBatchNotPaddedWhenAllowedBatchSizeMissing.
     """
     queue = queue_of(low=LowPriority(mixing=Mixing.PAD_TO_ALLOWED))
     put_all(queue, 3, low=True)
@@ -365,25 +322,6 @@ def test_low_priority_makes_no_batch_due_while_others_wait() -> None:
     queue = queue_of(timeout_s=10.0, low=LowPriority(timeout_s=10.0))
     put_all(queue, 10, low=True)
     assert queue.due_s == -math.inf
-
-
-def test_merged_batches_are_split_like_others() -> None:
-    """High priority first, then low priority up to the brim.
-
-    PriorityMerged: MixedPriorityBatchSplitting, ...CompleteBatch.
-    """
-    split = queue_of(splits=True, low=LowPriority(mixing=Mixing.MERGE))
-    put_all(split, 7, low=True)
-    put_all(split, 6)
-    assert [sizes(split), sizes(split)] == [[6, 4], [3]]
-    whole = queue_of(low=LowPriority(mixing=Mixing.MERGE))
-    put_all(whole, 7, low=True)
-    put_all(whole, 6)
-    assert [sizes(whole), sizes(whole)] == [[6], [7]]
-    full = queue_of(low=LowPriority(mixing=Mixing.MERGE))
-    put_all(full, 2, 3, low=True)
-    put_all(full, 5)
-    assert sizes(full) == [5, 2, 3]
 
 
 def test_low_priority_that_waited_long_goes_first() -> None:
@@ -436,8 +374,8 @@ def test_low_priority_has_a_limit_of_its_own() -> None:
 
 def test_without_a_low_class_priorities_are_ignored() -> None:
     """A queue without a low class treats all tasks alike
-    (SharedBatchSchedulerPriorityTest: CallbackWithTaskVectorOkWithPriorityQueue
-    DisabledWithPrioritySet).
+    (SharedBatchSchedulerPriorityTest:
+    CallbackWithTaskVectorOkWithPriorityQueueDisabledWithPrioritySet).
     """
     queue = queue_of(low=None)
     put_all(queue, 1, 3, low=True)
