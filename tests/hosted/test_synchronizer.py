@@ -14,7 +14,7 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted import edits
-from tfs.hosted.controller_report import job_waits_for, model_waits_for
+from tfs.hosted.controller_report import waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, read_config
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import Replica
@@ -29,8 +29,11 @@ from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tfs.v1 import admin_service_pb2
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.held_executor import HeldExecutor
+
+JOB_A, MODEL_M = pb.Op(job="a"), pb.Op(model="m")
 
 
 class Jobs:
@@ -305,13 +308,13 @@ def test_what_waits_for_a_server_that_obeys_another_says_so(bench: Bench) -> Non
     bench.look_for(3)
     now = bench.state.read()
     assert not now.jobs_seen["a"].answering
-    for waiting in (job_waits_for(now, "a"), model_waits_for(now, "m")):
+    for waiting in (waits_for(now, JOB_A), waits_for(now, MODEL_M)):
         assert "to answer: FAILED_PRECONDITION: refused" in waiting.what
     bench.jobs.refusing.clear()
     bench.look_for(3)
     now = bench.state.read()
-    assert not job_waits_for(now, "a").what
-    assert not model_waits_for(now, "m").what
+    assert not waits_for(now, JOB_A).what
+    assert not waits_for(now, MODEL_M).what
 
 
 def test_a_new_server_answers_once_it_took_in_what_it_was_told(tmp_path: Path) -> None:
@@ -321,11 +324,11 @@ def test_a_new_server_answers_once_it_took_in_what_it_was_told(tmp_path: Path) -
     bench.look()
     threads.run_held()  # the questions
     bench.look()
-    waits_for = job_waits_for(bench.state.read(), "a").what
-    assert waits_for == "1 of 1 replicas to answer"
+    said = waits_for(bench.state.read(), JOB_A).what
+    assert said == "1 of 1 replicas to answer"
     threads.run_held()  # the messages
     bench.look()
-    assert job_waits_for(bench.state.read(), "a").what == "m to answer on a"
+    assert waits_for(bench.state.read(), JOB_A).what == "m to answer on a"
 
 
 def test_a_problem_of_the_store_is_logged_once(

@@ -16,10 +16,10 @@ from typing import Any, Final
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.hosted import controller_report
-from tfs.hosted.controller_report import Waiting, job_waits_for, model_waits_for
+from tfs.hosted.controller_report import waits_for
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.probes import AskForProbe, is_probed, probe
+from tfs.hosted.probes import AskForProbe, probe
 from tfs.hosted.snapshot import MODEL, Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -90,7 +90,7 @@ class Controller:
         is_version = isinstance(request, pb.AddVersionRequest)
 
         def is_answered(state: Snapshot) -> bool:
-            waiting = _waiting(state, reply, is_new=is_version)
+            waiting = waits_for(state, reply, is_new=is_version)
             is_over = reply.notes or self._clock.now() >= until_s
             if waiting.what and not waiting.is_stuck and not is_over:
                 return False
@@ -104,16 +104,16 @@ class Controller:
         """Returns a request's edit, once the version that it brings was probed."""
         now = self._state.read()
         edit = self._reader.read(request, now, owner)
+        if self._ask_for_probe is None or edit.probes is None:
+            return edit
         try:
-            if self._ask_for_probe is None or not is_probed(request):
-                return edit  # ten thousand may be registered
-            model = edit.apply(now.fleet).models[request.model]
+            model = edit.apply(now.fleet).models[edit.model]
         except ServingError:
             return edit  # it is refused whatever the version is like
         if self._state.request(request.edit.request_id) is not None:
             return edit  # a repetition gets the answer that it got before
-        ask, by_s = self._ask_for_probe, until_s - _MARGIN_S
-        probed = probe(ask, self._clock, request, model, now, by_s)
+        ask = self._ask_for_probe
+        probed = probe(ask, self._clock, model, edit.probes, now, until_s)
         edit = self._reader.read(request, self._state.read(), owner, probed)
         return replace(edit, notes=(probed.refusal,)) if probed.refusal else edit
 
@@ -138,13 +138,14 @@ class Controller:
             raise NotFound(f"no request {asked.request_id} is known, or known any more")
         if isinstance(done, ServingError):
             raise done
-        done.waits_for = _waiting(self._state.read(), done).what
+        done.waits_for = waits_for(self._state.read(), done).what
         return done
 
     def model(self, asked: pb.GetModelRequest) -> pb.ModelInfo:
         """Reports a model; one that is gone, if changes of it are asked for."""
-        found = self._model(self._state.read(), asked)
-        if found is None:
+        state = self._state.read()
+        found = self._model(state, asked)
+        if asked.model not in state.fleet.models and not found.changes:
             what = "tfs hosted status shows what there is"
             raise NotFound(f"no model {asked.model}; {what}")
         return found
@@ -168,19 +169,21 @@ class Controller:
 
         The last time it is called with None, when the model is gone.
         """
-        last = b""
+        last: pb.ModelInfo | None = None
 
         def has_ended(state: Snapshot) -> bool:
             nonlocal last
             if not is_open():
                 return True
-            found = self._model(state, asked)
-            if found is None or asked.model not in state.fleet.models:
+            if asked.model not in state.fleet.models:
                 on_model(None)
                 return True
-            now = found.SerializeToString(deterministic=True)
-            if now != last:
-                last = now
+            try:
+                found = self._model(state, asked)
+            except ServingError:  # the store is away; the next state is shown again
+                return False
+            if found != last:
+                last = found
                 on_model(found)
             return False
 
@@ -190,28 +193,21 @@ class Controller:
         """Answers what waited for ``state``; called when something may have changed."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        left = []
-        try:
-            while waiting:
-                if not waiting[-1](state):
-                    left.append(waiting[-1])
-                waiting.pop()
-        finally:  # the store may be away: who has no answer yet is shown the next state
-            with self._lock:
-                self._waiting += left + waiting
+        left = [each for each in waiting if not each(state)]
+        with self._lock:
+            self._waiting += left
 
     def _wait(self, is_done: Callable[[Snapshot], bool]) -> None:
         if not is_done(self._state.read()):
             with self._lock:
                 self._waiting.append(is_done)
 
-    def _model(self, state: Snapshot, asked: pb.GetModelRequest) -> pb.ModelInfo | None:
+    def _model(self, state: Snapshot, asked: pb.GetModelRequest) -> pb.ModelInfo:
         report = controller_report.model(state, asked.model)
         if asked.num_changes:
             found = self._changes(asked.num_changes, MODEL, asked.model)
             report.changes.extend(found)
-        is_known = asked.model in state.fleet.models or report.changes
-        return report if is_known else None
+        return report
 
     def _changes(
         self, most: int, kind: str = "", key: str = ""
@@ -222,14 +218,3 @@ class Controller:
             pb.FleetChange(revision=each.revision, at_s=each.at_s, why=each.why)
             for each in found
         ]
-
-
-def _waiting(state: Snapshot, done: pb.Op, *, is_new: bool = False) -> Waiting:
-    if not done.model:
-        return job_waits_for(state, done.job)
-    found = state.fleet.models.get(done.model)
-    if found is not None and found.generation > done.generation > 0:
-        return model_waits_for(state, done.model)
-    version = done.version if done.HasField("version") else None
-    servers = done.num_servers
-    return model_waits_for(state, done.model, version, servers, is_new=is_new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,6 @@ from tfs.hosted.packing import free_bytes, num_copies, num_servers
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import controller_pb2 as pb
-from tfs.proto.tfs.v1 import model_config_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,58 +22,53 @@ class Waiting:
     is_stuck: bool = False  # it failed, and will not come by itself in a while
 
 
-def model_waits_for(
-    state: Snapshot,
-    name: str,
-    version: int | None = None,
-    num_servers: int = 0,
-    *,
-    is_new: bool = False,
-) -> Waiting:
-    """Returns what a model waits for; one that is not in the fleet waits to be gone.
+def waits_for(state: Snapshot, op: pb.Op, *, is_new: bool = False) -> Waiting:
+    """Returns what the model or job of a request waits for; who is not wanted, to be gone.
 
-    What holds on the servers that answer counts; ``version`` is to be available there as
-    well, and ``num_servers`` are to answer for the model. What is wrong with it says nothing
-    of a version that ``is_new``, until servers have found that.
+    What holds on the servers that answer counts. The request's version is to be available
+    there as well, and as many servers as it asked for are to answer, unless somebody changed
+    the model since. If the version ``is_new``, what is wrong with the model says nothing of
+    it until servers have found it.
     """
-    model = state.fleet.models.get(name)
-    seen = state.models_seen.get(name, {})
+    if not op.model:
+        return _job_waits_for(state, op.job)
+    model = state.fleet.models.get(op.model)
+    seen = state.models_seen.get(op.model, {})
     if model is None:
         left = ", ".join(seen)
         return Waiting(f"{left} to unload it" if left else "")
-    if str(version) in model.quarantined:
-        return Waiting(
-            f"version {version}, which is quarantined: {model.quarantined[str(version)]}",
-            is_stuck=True,
-        )
+    asked = op if op.generation == model.generation else pb.Op()
+    version = asked.version if asked.HasField("version") else None
+    if how := model.quarantined.get(str(version)):
+        return Waiting(f"version {version}, which is quarantined: {how}", is_stuck=True)
     if not model.num_replicas:
         return Waiting()  # for the next request
     if not model.placed:
         return Waiting("a serving job that has room for it", is_stuck=True)
-    traffic = read_config(model.config).traffic
     silent, num_answering = "", 0
     for job in (state.fleet.jobs[each] for each in model.placed):
         sighting = state.jobs_seen.get(job.name, JobSighting())
         num_answering += len(sighting.answering)
         if not (silent or sighting.answering or job.is_down):
-            problem = sighting.problem
-            silent = f"{job.name} to answer" + (f": {problem}" if problem else "")
+            silent = f"{job.name} to answer{_why(sighting.problem)}"
         for address in sighting.answering:
             there = seen.get(address, ReplicaSighting())
-            for what in _missing(model, traffic, there, version):
-                problem = there.problem
-                said = f"{what} on {address}" + (f": {problem}" if problem else "")
+            if what := _missing(model, there, version):
                 has_tried = there.generation == model.generation and not there.coming
                 is_found = version in (*there.versions, *there.failed) or not is_new
-                return Waiting(said, bool(problem) and has_tried and is_found)
+                is_stuck = bool(there.problem) and has_tried and is_found
+                return Waiting(f"{what} on {address}{_why(there.problem)}", is_stuck)
     if silent:
         return Waiting(silent)
-    missing = num_servers - num_answering
-    return Waiting(f"{missing} of {num_servers} servers" if missing > 0 else "")
+    missing = asked.num_servers - num_answering
+    return Waiting(f"{missing} of {asked.num_servers} servers" if missing > 0 else "")
 
 
-def job_waits_for(state: Snapshot, name: str) -> Waiting:
-    """Returns what a job waits for; one that leaves, or is gone, waits to be gone. Pure."""
+def _why(problem: str) -> str:
+    return f": {problem}" if problem else ""
+
+
+def _job_waits_for(state: Snapshot, name: str) -> Waiting:
     job = state.fleet.jobs.get(name)
     if job is None:
         return Waiting()
@@ -85,8 +79,8 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
         return Waiting("replicas to be drained")
     missing = job.num_replicas - len(seen.answering)
     if missing > 0:
-        problem = f": {seen.problem}" if seen.problem else ""
-        return Waiting(f"{missing} of {job.num_replicas} replicas to answer{problem}")
+        wanted = f"{missing} of {job.num_replicas} replicas"
+        return Waiting(f"{wanted} to answer{_why(seen.problem)}")
     if any(each != (job.memory_bytes, job.cpus) for each in seen.limits):
         return Waiting("replicas to be started again with its limits")
     for each, model in state.fleet.models.items():
@@ -98,31 +92,28 @@ def job_waits_for(state: Snapshot, name: str) -> Waiting:
     return Waiting()
 
 
-def _missing(
-    model: HostedModel,
-    traffic: model_config_pb2.Traffic,
-    there: ReplicaSighting,
-    version: int | None,
-) -> Iterator[str]:
-    """Yields what a server lacks of a model."""
-    if there.generation != model.generation:
-        yield "the change"
-    if traffic.primary and there.primary != traffic.primary:
-        yield f"version {traffic.primary} as the one that answers"
-    if there.primary is None:
-        yield "a version"
+def _missing(model: HostedModel, there: ReplicaSighting, version: int | None) -> str:
+    """Returns the first that a server lacks of a model; empty if it lacks nothing."""
+    traffic = read_config(model.config).traffic
     trial = traffic.canary.version
+    if there.generation != model.generation:
+        return "the change"
+    if traffic.primary and there.primary != traffic.primary:
+        return f"version {traffic.primary} as the one that answers"
+    if there.primary is None:
+        return "a version"
     if trial and there.canary != trial:
-        yield f"the trial of version {trial}"
+        return f"the trial of version {trial}"
     if version is not None and version not in there.versions:
-        yield f"version {version}"
-    if there.coming:
-        yield f"version {there.coming[-1]}"
+        return f"version {version}"
+    return f"version {there.coming[-1]}" if there.coming else ""
 
 
 def model(state: Snapshot, name: str) -> pb.ModelInfo:
     """Returns a model, or only the name of one that is gone."""
-    report = pb.ModelInfo(model=name, waits_for=model_waits_for(state, name).what)
+    report = pb.ModelInfo(
+        model=name, waits_for=waits_for(state, pb.Op(model=name)).what
+    )
     found = state.fleet.models.get(name)
     if found is not None:
         for each in _OF_MODEL:

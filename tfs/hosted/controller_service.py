@@ -100,7 +100,10 @@ class ControllerService:
         return lambda call: self._start(call, kind, self._run)
 
     def _run(self, call: Call, request: Any, owner: str) -> None:
-        controller, answer = self._controller, _answering(call)
+        def answer(message: Message) -> None:
+            call.reply(message.SerializeToString())
+
+        controller = self._controller
         match request:
             case pb.GetModelRequest():
                 answer(controller.model(request))
@@ -156,10 +159,6 @@ class ControllerService:
                 "or with a verified certificate; over HTTP with one, or with the key of "
                 "its folder, as Authorization: Bearer KEY"
             ) from None
-
-
-def _answering(call: Call) -> Callable[[Message], None]:
-    return lambda message: call.reply(message.SerializeToString())
 
 
 def _kind(descriptor: Any) -> type[Message]:

@@ -8,12 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sources.version_policy import list_versions
-from tfs.core.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    ServingError,
-)
+from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tfs.hosted import edits
 from tfs.hosted.fleet import (
     HostedModel,
@@ -71,7 +66,12 @@ class EditReader:
     def _read(self, request: Any, now: Snapshot, owner: str, probed: Probed) -> Edit:
         match request:
             case pb.AddModelRequest():
-                return edits.add_model(self._new_model(request, owner, probed))
+                model = self._new_model(request, owner, probed)
+                edit = edits.add_model(model)
+                # Ten thousand may be registered that state their memory, or share it.
+                is_tried = model.is_estimate and not model.is_on_demand
+                found = versions_in(request.base_path) if is_tried else ()
+                return replace(edit, probes=max(found)) if found else edit
             case pb.UpdateModelRequest():
                 return self._update_model(request, now)
             case pb.RemoveModelRequest():
@@ -130,10 +130,8 @@ class EditReader:
                 config = _read_further(asked.config, model.name, path)
                 if not config.HasField("traffic") and before.HasField("traffic"):
                     config.traffic.CopyFrom(before.traffic)
-                crashed = map(int, model.quarantined)
-                config.excluded_versions[:] = sorted(
-                    {*config.excluded_versions, *crashed}
-                )
+                excluded = {*config.excluded_versions, *map(int, model.quarantined)}
+                config.excluded_versions[:] = sorted(excluded)
             config.base_path = path
             if asked.HasField("partition"):
                 model = replace(model, partition=asked.partition)

@@ -16,7 +16,7 @@ from tfs.core.errors import (
     NotFound,
     ResourceExhausted,
 )
-from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config, room_for
+from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config, replaced, room_for
 from tfs.hosted.fleet_state import Edit
 from tfs.hosted.packing import Packing, num_copies, num_servers, pack
 from tfs.hosted.probes import UNPROBED, Probed, judged
@@ -35,7 +35,7 @@ def put_job(job: Job) -> Edit:
                 raise AlreadyExists(f"there is another kind of job {job.name}")
             addresses = known.addresses if known.is_ours else job.addresses
             made = replace(job, addresses=addresses, generation=known.generation + 1)
-        return _placed(fleet, jobs={job.name: made})
+        return _placed(fleet, fleet.changed(jobs={job.name: made}))
 
     return Edit(f"add-job {job.name}", apply, job=job.name)
 
@@ -51,9 +51,9 @@ def drain_job(name: str, *, force: bool = False) -> Edit:
         if job is None:
             raise NotFound(f"no serving job {name}")
         if force:
-            return _placed(fleet, jobs={name: None})
+            return _placed(fleet, fleet.changed(jobs={name: None}))
         leaving = replace(job, is_leaving=True, generation=job.generation + 1)
-        return _placed(fleet, jobs={name: leaving}, must_fit=True)
+        return _placed(fleet, fleet.changed(jobs={name: leaving}), must_fit=True)
 
     return Edit(f"remove-job {name}", apply, job=name)
 
@@ -67,7 +67,7 @@ def empty_job(name: str) -> Edit:
         if job is None or not job.may_go or is_used:
             return fleet
         if job.is_leaving:
-            return _placed(fleet, jobs={name: None})
+            return _placed(fleet, fleet.changed(jobs={name: None}))
         resting = replace(job, num_replicas=job.min_replicas, is_down=False)
         return fleet.changed(jobs={name: resting})
 
@@ -79,10 +79,8 @@ def note_jobs(is_down: Mapping[str, bool]) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         known = is_down.keys() & fleet.jobs
-        return _placed(
-            fleet,
-            jobs={n: replace(fleet.jobs[n], is_down=is_down[n]) for n in known},
-        )
+        noted = {n: replace(fleet.jobs[n], is_down=is_down[n]) for n in known}
+        return _placed(fleet, fleet.changed(jobs=noted))
 
     said = [f"{name} is {'down' if each else 'up'}" for name, each in is_down.items()]
     more = f", and {len(said) - 3} more changed" if len(said) > 3 else ""
@@ -107,7 +105,7 @@ def add_model(model: HostedModel) -> Edit:
     def apply(fleet: Fleet) -> Fleet:
         if model.name in fleet.models:
             raise AlreadyExists(f"model {model.name} is served already")
-        return _placed(fleet, {model.name: model}, must_fit=True)
+        return _placed(fleet, fleet.changed({model.name: model}), must_fit=True)
 
     asked = 0 if model.copies_by_default else model.min_replicas
     return Edit(f"add-model {model.name}", apply, model=model.name, num_servers=asked)
@@ -129,7 +127,7 @@ def update_model(
         ):
             return fleet.changed({name: changed})  # it takes what it took
         # A hint comes before the load does: its job grows now.
-        return _placed(fleet, {name: changed}, must_fit=True)
+        return _placed(fleet, fleet.changed({name: changed}), must_fit=True)
 
     return Edit(f"{why} {name}", apply, model=name, version=version)
 
@@ -139,7 +137,7 @@ def remove_model(name: str) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         required(fleet, name)
-        return _placed(fleet, {name: None})
+        return _placed(fleet, fleet.changed({name: None}))
 
     return Edit(f"remove-model {name}", apply, model=name)
 
@@ -161,7 +159,7 @@ def add_version(name: str, version: int, probed: Probed = UNPROBED) -> Edit:
 
     edit = update_model(name, update, f"add-version {version} of", version)
     crash = f"; quarantined: {probed.crash}" if probed.crash else ""
-    return replace(edit, why=edit.why + crash)
+    return replace(edit, why=edit.why + crash, probes=version)
 
 
 def follow_load(wanted: Mapping[str, int]) -> Edit:
@@ -173,11 +171,9 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
             if model is None:
                 continue
             number = min(max(number, model.min_replicas), model.max_replicas)
-            after = _placed(fleet, {name: replace(model, num_replicas=number)})
+            after = _resized(fleet, model, number)
             there = max(after.num_placed(name), model.num_replicas)
-            if there < number:
-                after = _placed(fleet, {name: replace(model, num_replicas=there)})
-            fleet = after
+            fleet = after if there >= number else _resized(fleet, model, there)
         return fleet
 
     said = ", ".join(f"{name} to {number}" for name, number in wanted.items())
@@ -191,7 +187,7 @@ def wake(name: str) -> Edit:
         model = fleet.models.get(name)
         if model is None or model.num_replicas:
             return fleet
-        return _placed(fleet, {name: replace(model, num_replicas=1)})
+        return _resized(fleet, model, 1)
 
     return Edit(f"a request for {name}", apply, model=name)
 
@@ -201,9 +197,8 @@ def learn(measured: Mapping[str, int]) -> Edit:
 
     def apply(fleet: Fleet) -> Fleet:
         known = measured.keys() & fleet.models
-        return _placed(
-            fleet, {n: _with_size(fleet.models[n], measured[n]) for n in known}
-        )
+        learned = {n: _with_size(fleet.models[n], measured[n]) for n in known}
+        return _placed(fleet, fleet.changed(learned))
 
     return Edit("memory as measured", apply)
 
@@ -217,6 +212,11 @@ def required(fleet: Fleet, name: str) -> HostedModel:
     return model
 
 
+def _resized(fleet: Fleet, model: HostedModel, number: int) -> Fleet:
+    resized = replace(model, num_replicas=number)
+    return _placed(fleet, fleet.changed({model.name: resized}))
+
+
 def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
     """Returns a model with what a version takes, if that was measured and is news."""
     if not model.is_estimate or version_bytes <= 0:
@@ -227,27 +227,20 @@ def _with_size(model: HostedModel, version_bytes: int) -> HostedModel:
     return replace(model, memory_bytes=size)
 
 
-def _placed(
-    before: Fleet,
-    models: Mapping[str, HostedModel | None] | None = None,
-    jobs: Mapping[str, Job | None] | None = None,
-    *,
-    must_fit: bool = False,
-) -> Fleet:
-    """Returns a fleet with these, all models placed anew, and jobs as large as they want.
+def _placed(before: Fleet, after: Fleet, *, must_fit: bool = False) -> Fleet:
+    """Returns ``after`` with its models placed, and with jobs as large as these want.
 
     Raises ResourceExhausted, if it ``must_fit``, where a model that had a place, or asks
     for one, has none; those of Temp that are not asked for give way.
     """
-    fleet = before.changed(models, jobs)
-    if fleet is before:
+    if after is before:
         return before
-    found = pack(fleet)
+    found = pack(after)
     sized = _sized(found.fleet)
     if sized is not found.fleet:
         found = pack(sized)
     if must_fit:
-        _check_room(before, found, models or {})
+        _check_room(before, found, replaced(before.models, after.models))
     return found.fleet
 
 

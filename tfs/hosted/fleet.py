@@ -46,11 +46,6 @@ class Job:
     is_temp: bool = False  # it has models of Temp alone, and no replica without one
 
     @property
-    def most_servers(self) -> int:
-        """How many servers it has when models want so many."""
-        return max(self.num_replicas, self.max_replicas)
-
-    @property
     def takes_models(self) -> bool:
         """Whether models may be placed on it."""
         return not (self.is_down or self.is_leaving)
@@ -155,12 +150,8 @@ def replaced(
     """Returns the names of what is another object, or gone."""
     if before is after:
         return {}
-    was = before.get
-    found = {name: None for name, each in after.items() if was(name) is not each}
-    # All of ``before`` and what is new beside it: more than ``after`` only if any is gone.
-    if len(before) + sum(name not in before for name in found) > len(after):
-        found.update(dict.fromkeys(before.keys() - after.keys()))
-    return found
+    found = {name: None for name, each in after.items() if before.get(name) is not each}
+    return found | dict.fromkeys(before.keys() - after.keys())
 
 
 def room_for(config: ModelConfig, version_bytes: int) -> int:

@@ -6,14 +6,13 @@ wrote, and brings it up to date by the store's feed.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from google.protobuf import json_format
 
@@ -41,8 +40,6 @@ from tfs.hosted.snapshot import (
 from tfs.hosted.store.state_store import EXPIRING, Lease, StateStore, Transaction
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-T = TypeVar("T")
-
 _REQUEST: Final = EXPIRING + "request"
 _FLEET: Final = "fleet"
 
@@ -56,6 +53,7 @@ class Edit:
     model: str = ""  # that it is about
     job: str = ""
     version: int | None = None
+    probes: int | None = None  # the version that it brings, which is to be tried first
     num_servers: int = 0  # on which it asks for the model to be, at least
     notes: tuple[str, ...] = ()  # why it will not be in force by itself
 
@@ -131,7 +129,9 @@ class FleetState:
 
         Raises Aborted if somebody else has the lease.
         """
-        with self._writing(lease) as transaction:
+        with self.store.begin(writes=True) as transaction:
+            if lease is not None:
+                transaction.check(lease)
             before = self._advanced(transaction)
             after = write(transaction, before, edit.apply(before.fleet), edit.why)
         return self._kept(after)
@@ -148,7 +148,7 @@ class FleetState:
 
         """
         asked, digest = request.edit, _digest(request)
-        with self._writing() as transaction:
+        with self.store.begin(writes=True) as transaction:
             known = transaction.get(_REQUEST, asked.request_id)
             if known is None:
                 answer = self._answer_to(transaction, edit, asked)
@@ -170,13 +170,11 @@ class FleetState:
         """Makes an edit, or notes why not; returns the answer as it is kept."""
         before = self._advanced(transaction)
         try:
-            after = write(
-                transaction, before, edit.tried(before.fleet, asked), edit.why
-            )
+            wanted = edit.tried(before.fleet, asked)
+            after = write(transaction, before, wanted, edit.why)
         except ServingError as error:
             if edit.model:
-                model = before.fleet.models.get(edit.model)
-                row = row_of(model) if model else None
+                row = row_of(before.fleet.models.get(edit.model))
                 why = f"{edit.why}; refused: {error.message}"
                 transaction.put(MODEL, edit.model, row, why)
             return [error.code, error.message]
@@ -214,7 +212,9 @@ class FleetState:
         there = news(before.jobs_seen, {**dict.fromkeys(before.jobs_seen), **jobs})
         if not models and not there:
             return before
-        with self._writing(lease) as transaction:
+        with self.store.begin(writes=True) as transaction:
+            if lease is not None:
+                transaction.check(lease)
             now = self._advanced(transaction)
             for kind, seen in ((MODEL_SEEN, models), (JOB_SEEN, there)):
                 for name, each in seen.items():
@@ -222,13 +222,6 @@ class FleetState:
                     transaction.put(kind, name, row_of(each))
         seen_now = merged(now.models_seen, models), merged(now.jobs_seen, there)
         return self._kept(Snapshot(transaction.revision, now.fleet, *seen_now))
-
-    @contextlib.contextmanager
-    def _writing(self, lease: Lease | None = None) -> Iterator[Transaction]:
-        with self.store.begin(writes=True) as transaction:
-            if lease is not None:
-                transaction.check(lease)
-            yield transaction
 
     def _advanced(self, transaction: Transaction) -> Snapshot:
         with self._lock:

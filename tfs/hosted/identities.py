@@ -64,8 +64,6 @@ class Identities:
         PermissionDenied: a name of Temp changes what is not Temp's. ResourceExhausted: the
         quota of whoever owns the model is exceeded.
         """
-        if not self.by_name:
-            return edit
         is_temp = self.is_temp(owner)
 
         def apply(fleet: Fleet) -> Fleet:

@@ -84,8 +84,9 @@ def num_servers(jobs: Mapping[str, Job]) -> Counter[tuple[str, bool]]:
     found: Counter[tuple[str, bool]] = Counter()
     for job in jobs.values():
         if job.takes_models:
-            found[job.partition, True] += job.most_servers
-            found[job.partition, False] += 0 if job.is_temp else job.most_servers
+            most = max(job.num_replicas, job.max_replicas)
+            found[job.partition, True] += most
+            found[job.partition, False] += 0 if job.is_temp else most
     return found
 
 
@@ -140,7 +141,10 @@ class _Packer:
         self._rooms = {
             name: _Room(job) for name, job in fleet.jobs.items() if job.takes_models
         }
-        self._by_free: dict[str, list[tuple[int, str]]] = {}  # from ``fill`` on
+        self._by_free: dict[str, list[tuple[int, str]]] = {}
+        for name, room in self._rooms.items():
+            order = self._by_free.setdefault(room.job.partition, [])
+            insort(order, (room.free_bytes, name))
         self._beside: dict[str, dict[str, None]] = {name: {} for name in self._rooms}
         self._placed: dict[str, list[str]] = {name: [] for name in fleet.models}
         servers = num_servers(fleet.jobs)
@@ -168,11 +172,6 @@ class _Packer:
 
     def fill(self, preferred: Mapping[str, HostedModel]) -> None:
         """Places what is missing: the first copy of all models, then the second of any."""
-        for name, room in self._rooms.items():
-            order = self._by_free.setdefault(room.job.partition, [])
-            order.append((room.free_bytes, name))
-        for order in self._by_free.values():
-            order.sort()
         short = self._largest_first(n for n, left in self._missing.items() if left > 0)
         for wanted in range(1, len(self._rooms) + 1):
             short = [each for each in short if self._missing[each.name] > 0]
@@ -234,12 +233,10 @@ class _Packer:
 
     def _put(self, model: HostedModel, job: str) -> None:
         room, placed = self._rooms[job], self._placed[model.name]
-        order = self._by_free.get(room.job.partition)  # none before ``fill``
-        if order is not None:
-            del order[bisect_left(order, (room.free_bytes, job))]
+        order = self._by_free[room.job.partition]
+        del order[bisect_left(order, (room.free_bytes, job))]
         room.put(model)
-        if order is not None:
-            insort(order, (room.free_bytes, job))
+        insort(order, (room.free_bytes, job))
         for other in placed:
             self._beside[job][other] = self._beside[other][job] = None
         placed.append(job)

@@ -8,12 +8,10 @@ count, and a little for the code around them, until servers have measured it.
 from __future__ import annotations
 
 import logging
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from sources.remote.storage import RemoteFileSystem
 from sources.storage.file_system import AnyFileSystem, is_remote, local_path
@@ -21,15 +19,10 @@ from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, FailedPrecondition, ServingError
 from tfs.core.version_directory import payload_files
-from tfs.hosted.fleet import (
-    HostedModel,
-    config_text,
-    read_config,
-)
+from tfs.hosted.fleet import HostedModel, config_text, read_config
 from tfs.hosted.packing import free_bytes
 from tfs.hosted.snapshot import Snapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.proto.tfs.v1 import controller_pb2, model_config_pb2
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +30,6 @@ PER_VERSION_BYTES: Final = 16 << 20
 """Modules, activations and queues of a version, as measured with small models."""
 
 _LIMIT_S: Final = 60.0
-_MOST_SERVERS: Final = 4
 _MOST_ENDED: Final = 2
 
 AskForProbe = Callable[[str, pb.ProbeRequest, float], pb.ProbeResponse]
@@ -60,24 +52,18 @@ UNPROBED: Final = Probed()
 def probe(
     ask: AskForProbe,
     clock: Clock,
-    request: Any,
     model: HostedModel,
+    version: int,
     now: Snapshot,
-    deadline_s: float = math.inf,
+    deadline_s: float,
 ) -> Probed:
-    """Has the version probed that a request brings, where the most room is; blocks.
+    """Has a model's version probed where the most room is; blocks.
 
     A server that ends is no answer; two of them are. A version that was not tried in time,
     or that no server can try, is served untried: its servers load it in a process of its own
     as well.
     """
     config = read_config(model.config)
-    if isinstance(request, controller_pb2.AddVersionRequest):
-        version = request.version
-    elif not (found := versions_in(config.base_path)):
-        return UNPROBED
-    else:
-        version = max(found)
     config.ClearField("excluded_versions")
     asked = pb.ProbeRequest(config=config, version=version)
     until_s = min(deadline_s, clock.now() + _LIMIT_S)
@@ -97,18 +83,6 @@ def probe(
             what = f"{model.name}/{version}", address, error
             log.info("event=not_tried servable=%s address=%s problem=%s", *what)
     return UNPROBED
-
-
-def is_probed(request: Any) -> bool:
-    """Tells whether a request brings what is probed; InvalidArgument if it cannot be read.
-
-    A model that states its memory, or is loaded on demand, is added without a probe.
-    """
-    if not isinstance(request, controller_pb2.AddModelRequest):
-        return isinstance(request, controller_pb2.AddVersionRequest)
-    residency = read_config(request.config).residency
-    states_memory = bool(request.hints.memory_bytes)
-    return not states_memory and residency != model_config_pb2.ON_DEMAND
 
 
 def judged(model: HostedModel, version: int, probed: Probed) -> HostedModel:
@@ -135,18 +109,16 @@ def _read(reply: pb.ProbeResponse, address: str) -> Probed:
     return Probed(is_sound=True, version_bytes=taken)
 
 
-def _with_most_room(now: Snapshot, partition: str) -> Iterator[str]:
+def _with_most_room(now: Snapshot, partition: str) -> list[str]:
     """Returns servers of a partition that answer."""
-    fleet = now.fleet
-    free = free_bytes(fleet)
     jobs = [
         job
-        for job in fleet.jobs.values()
+        for job in now.fleet.jobs.values()
         if job.partition == partition and job.takes_models and job.name in now.jobs_seen
     ]
+    free = free_bytes(now.fleet)
     jobs.sort(key=lambda job: (-free[job.name], job.name))
-    found = (address for job in jobs for address in now.jobs_seen[job.name].answering)
-    return islice(found, _MOST_SERVERS)
+    return [address for job in jobs for address in now.jobs_seen[job.name].answering]
 
 
 def newest_version_bytes(base_path: str) -> int:

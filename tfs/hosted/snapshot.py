@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tfs.core.errors import DataLoss
 from tfs.core.system.replaced_file import replace_file
@@ -23,8 +23,6 @@ from tfs.hosted.reports import JobSighting, ModelSighting, ReplicaSighting
 from tfs.hosted.store.state_store import Feed, Transaction
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 JOB: Final = "job"
 MODEL: Final = "model"
@@ -52,7 +50,7 @@ def _fields(value: Any) -> dict[str, Any]:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-def _made(kind: Callable[..., T], form: Mapping[str, Any]) -> T:
+def _made(kind: Callable[..., object], form: Mapping[str, Any]) -> object:
     return kind(**{name: _frozen(each) for name, each in form.items()})
 
 
@@ -107,9 +105,8 @@ def write(
         model = after.models.get(name)
         why = reason if model is None else reason + _moves(old, after, model, free)
         transaction.put(MODEL, name, row_of(model), why)
-    return replace(
-        before, revision=transaction.revision or before.revision, fleet=after
-    )
+    revision = transaction.revision or before.revision
+    return replace(before, revision=revision, fleet=after)
 
 
 def _moves(
