@@ -306,7 +306,7 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert state.read().fleet.models["zones"].is_estimate
     assert hosted("remove-model", "zones", "--wait_s=5") == 0
     capsys.readouterr()
-    assert hosted("status", "--json") == 0
+    assert hosted("status", "--json") == 1, "nobody answers for prices"
     said = json.loads(capsys.readouterr().out)
     assert 'model_platform: "hashmap"' in said["models"][0]["config"]
     assert said["placement"] == {"prices": [ONE]}
@@ -331,7 +331,7 @@ def test_a_command_answers_when_it_is_in_force(
     see(state, "prices", one=ReplicaSighting(1, 1, (1,)))
     capsys.readouterr()
     assert hosted("add-model", "prices", table, "--request_id=x") == 0
-    assert hosted("status") == 0
+    assert hosted("status") == hosted("status", "--json") == 0
     assert capsys.readouterr().out.startswith("revision 2: add-model prices\n")
     assert hosted("promote", "prices", "1", "--if_generation=7") == 1
     assert "prices is at generation 1, not 7" in capsys.readouterr().err
@@ -392,6 +392,7 @@ def test_a_dry_run_tells_what_would_be(
         (["run", "--envoy=/x", "--ssl_config_file=/absent"], "/absent"),
         (["run", "--envoy=/x", "--hedge_after_s=0"], "hedge_after_s must be"),
         (["up", "--servers=9"], "at most 8"),
+        (["up", "--listen=nowhere"], "--listen takes"),
         (["run", "--ssl_config_file=/absent"], "--ssl_config_file=/absent"),
         (["run", "--listen=unix:/s", "--ssl_config_file=/absent"], "TCP"),
     ],

@@ -37,12 +37,12 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.json:
         print(json.dumps(_as_json(fleet), indent=2))
-        return 0
-    print(table(_JOB_COLUMNS, [_job_row(each) for each in fleet.jobs]))
-    print()
-    num_servers = {job.job: job.num_replicas for job in fleet.jobs}
-    rows = [_model_row(each, num_servers) for each in fleet.models]
-    print(table(_MODEL_COLUMNS, rows))
+    else:
+        print(table(_JOB_COLUMNS, [_job_row(each) for each in fleet.jobs]))
+        print()
+        num_servers = {job.job: job.num_replicas for job in fleet.jobs}
+        rows = [_model_row(each, num_servers) for each in fleet.models]
+        print(table(_MODEL_COLUMNS, rows))
     awake = [each for each in fleet.models if each.num_replicas]
     return 0 if all(each.jobs and _num_answering(each) for each in awake) else 1
 

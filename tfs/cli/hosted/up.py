@@ -18,6 +18,7 @@ from tfs.cli.hosted.process_flags import MOST_SERVERS
 from tfs.cli.hosted.run import (
     begin_process,
     control_options,
+    door,
     is_ready,
     read_stores,
     serve_until_told,
@@ -47,6 +48,7 @@ def up(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     if arguments.servers is not None and arguments.servers[1] > MOST_SERVERS:
         raise InvalidArgument(f"--servers is at most {MOST_SERVERS} on one machine")
+    door(arguments.listen, "")  # the router, which opens it, would end over and over
     folder = Path(arguments.folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     _take(folder)
