@@ -44,11 +44,14 @@ def test_a_registered_model_answers_and_waits_for_nothing() -> None:
     model.residency = admin_service_pb2.ModelReport.REGISTERED
     model.versions.add(version=3).error.code = 15
     model.versions.add(version=2, state=10)
+    model.canary.canary.version = 4
+    model.canary.phase = admin_service_pb2.CanaryReport.WAITING
     report = report_of(reply)
     assert report.models["m"].failed == (3,)
     assert report.models["m"].primary == 2
     assert report.models["m"].versions == (2,)
     assert report.models["m"].coming == ()
+    assert report.models["m"].canary == 4
 
 
 def test_a_report_of_changes_goes_on_from_the_one_before() -> None:

@@ -13,6 +13,7 @@ from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 _States = get_model_status_pb2.ModelVersionStatus
+_Phases = admin_service_pb2.CanaryReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ReplicaSighting:
     primary: int | None = None  # the version that answers
     versions: tuple[int, ...] = ()  # that are available
     coming: tuple[int, ...] = ()  # versions that are on their way there
-    canary: int | None = None  # the version on trial, once the trial runs
+    canary: int | None = None  # on trial, once the trial runs or waits for a request
     problem: str = ""
     failed: tuple[int, ...] = ()  # versions with which something is wrong
 
@@ -118,19 +119,23 @@ def _sighting(model: admin_service_pb2.ModelReport) -> ReplicaSighting:
         # Whether requests have it loaded now or not: there is nothing to wait for.
         known = _versions(model, _States.START, _States.LOADING, _States.AVAILABLE)
         problem = wrong[failed[-1]].message if failed else ""
-        return ReplicaSighting(0, primary, known, (), None, problem, failed)
+        trial = _trial(model, _Phases.WAITING, _Phases.RUNNING)
+        return ReplicaSighting(0, primary, known, (), trial, problem, failed)
     newer = [error for number, error in wrong.items() if number > (primary or -1)]
     said = [error.message for error in (model.error, *newer) if error.code]
-    runs = model.canary.phase == admin_service_pb2.CanaryReport.RUNNING
     return ReplicaSighting(
         0,
         primary,
         _versions(model, _States.AVAILABLE),
         _versions(model, _States.START, _States.LOADING),
-        model.canary.canary.version if runs else None,
+        _trial(model, _Phases.RUNNING),
         said[0] if said else "",
         failed,
     )
+
+
+def _trial(model: admin_service_pb2.ModelReport, *phases: int) -> int | None:
+    return model.canary.canary.version if model.canary.phase in phases else None
 
 
 def _versions(model: admin_service_pb2.ModelReport, *states: int) -> tuple[int, ...]:
