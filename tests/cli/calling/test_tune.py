@@ -40,6 +40,18 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "adds_one"
 
 
+@pytest.mark.parametrize(
+    "words", ["--max_batch_size=0", "--budget_s=-1", "--intra_op_threads=0"]
+)
+def test_a_number_out_of_range_is_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """The line names the flag, as with other commands."""
+    with pytest.raises(SystemExit):
+        tuned("model", words)
+    assert f"argument {words.partition('=')[0]}: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("which", ["", "9"])
 def test_parameters_are_printed_with_their_numbers(
     base: Path, capsys: pytest.CaptureFixture[str], which: str

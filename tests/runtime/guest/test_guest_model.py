@@ -73,7 +73,7 @@ def has_devices(monkeypatch: pytest.MonkeyPatch, num_devices: int) -> None:
 
 @pytest.mark.parametrize(
     ("num_devices", "device"),
-    [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:7")],
+    [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:7"), (1, "tpu"), (1, "mps")],
 )
 def test_a_device_that_there_is_not_is_said_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_devices: int, device: str

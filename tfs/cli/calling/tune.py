@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.argument_range import Subparsers
+from tfs.cli.argument_range import Subparsers, count, seconds
 from tfs.cli.connection import add_admin_arguments, ask
 from tfs.core.errors import (
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
     ServingError,
     Unavailable,
@@ -67,16 +66,19 @@ def add_parser(subparsers: Subparsers) -> None:
         help=f"what to measure; default: {DEFAULT_SIGNATURE}",
     )
     parser.add_argument(
-        "--max_batch_size", type=int, default=64, help="largest batch; default: 64"
+        "--max_batch_size", type=count, default=64, help="largest batch; default: 64"
     )
     parser.add_argument(
-        "--budget_s", type=float, default=10.0, help="seconds to measure; default: 10"
+        "--budget_s", type=seconds, default=10.0, help="seconds to measure; default: 10"
     )
     parser.add_argument(
         "--device", help='"cpu" or "cuda[:i]"; default: the server\'s, else cpu'
     )
     parser.add_argument(
-        "--intra_op_threads", type=int, default=1, help="threads of a call; default: 1"
+        "--intra_op_threads",
+        type=count,
+        default=1,
+        help="threads of a call; default: 1",
     )
     parser.add_argument(
         "--out",
@@ -224,8 +226,6 @@ def loaded(path: str, device: str, intra_op_threads: int) -> Iterator[Servable]:
     from tfs.servables.platform import LoadContext
     from tfs.servables.registry import default_registry
 
-    if intra_op_threads < 1:
-        raise InvalidArgument("--intra_op_threads must be positive")
     interpreter = InlineInterpreter("tune")
     context = LoadContext(lambda _: interpreter, device, intra_op_threads)
     path = os.path.abspath(path)

@@ -54,7 +54,7 @@ def check_device(device: str, who: str) -> None:
         return
     # A torch that was built without CUDA counts no devices.
     num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (torch.device(device).index or 0) < num_devices:
+    if num_devices and device in ("cuda", *(f"cuda:{n}" for n in range(num_devices))):
         return
     found = f"{num_devices} of them" if num_devices else "none"
     raise FailedPrecondition(
