@@ -330,28 +330,6 @@ def test_an_asyncio_client_closed_in_a_pause_tries_no_more(
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_port_that_there_is_not_is_refused(kind: type[Client | AsyncClient]) -> None:
-    """The resolver would take it modulo 65,536, and call somebody else."""
-    with pytest.raises(InvalidArgument, match="no port beyond 65535"):
-        kind("127.0.0.1:65536")
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_needs_an_address(kind: type[Client | AsyncClient]) -> None:
-    """An empty variable is told at once, not by the resolver at the first call."""
-    with pytest.raises(InvalidArgument, match="no address"):
-        kind("")
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize("address", ["http://h:8500", "grpc://h:8500", "tcp://h:1"])
-def test_an_address_is_no_url(kind: type[Client | AsyncClient], address: str) -> None:
-    """The scheme would be taken for a part of the host's name, and never found."""
-    with pytest.raises(InvalidArgument, match=r"without (http|grpc|tcp)://, h:"):
-        kind(address)
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize(
     ("address", "words"),
     [
@@ -359,12 +337,19 @@ def test_an_address_is_no_url(kind: type[Client | AsyncClient], address: str) ->
         ("::1:8500", "brackets"),
         ("HTTP://tfs:8500", "without HTTP://, tfs:8500"),
         (8500, "an address is a text, host:port, not 8500"),
+        ("127.0.0.1:65536", "no port beyond 65535"),
+        ("", "no address"),
+        ("http://h:8500", "without http://, h:"),
+        ("grpc://h:8500", "without grpc://, h:"),
+        ("tcp://h:1", "without tcp://, h:"),
     ],
 )
 def test_what_is_almost_an_address_is_told_what_to_be(
     kind: Callable[[Any], object], address: object, words: str
 ) -> None:
-    """grpcio would take it for a host's name, or for another address at port 443."""
+    """grpcio would take it for a host's name, for another address at port 443, or for a
+    port modulo 65,536; an empty variable it would try to resolve.
+    """
     with pytest.raises(InvalidArgument, match=words):
         kind(address)
 

@@ -11,19 +11,6 @@ from tfs.core.clock import MonotonicClock, join_by
 from tfs.testing.fake_clock import FakeClock
 
 
-def test_wait_for_a_deadline_in_the_past_returns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nobody sleeps for a time that has come."""
-    clock = MonotonicClock()
-    condition = threading.Condition()
-    waits: list[float | None] = []
-    monkeypatch.setattr(condition, "wait", waits.append)
-    with condition:
-        clock.wait(condition, clock.now() - 1.0)
-    assert waits == []
-
-
 def test_deadline_far_away_is_no_overflow() -> None:
     """threading refuses long waits; the clock wakes early instead."""
     clock = MonotonicClock()
@@ -42,14 +29,6 @@ def test_deadline_far_away_is_no_overflow() -> None:
         condition.notify_all()
     thread.join(10.0)
     assert not thread.is_alive()
-
-
-def test_times_move_on() -> None:
-    """Both times are seconds; monotonic time never goes back."""
-    clock = MonotonicClock()
-    times_s = [clock.now() for _ in range(100)]
-    assert times_s == sorted(times_s)
-    assert clock.wall_s() > 1.6e9
 
 
 @pytest.mark.parametrize("deadline_s", [None, math.inf, 1e300])

@@ -32,47 +32,13 @@ from tfs.core.source import (
     ServableData,
     Source,
     Target,
-    connect,
 )
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
-from tfs.testing.recording_target import RecordingTarget
 
 
 def aspired(name: str = "s") -> AspiredVersions[object]:
     return AspiredVersions(name, (ServableData(ServableId(name, 1), "x"),), "why")
-
-
-def test_connecting_hands_on_what_is_emitted() -> None:
-    """A connected outlet calls its target on the emitter's thread."""
-    target: RecordingTarget[object] = RecordingTarget()
-    source: StaticSource[object] = StaticSource([aspired()])
-    connect(source, target)
-    assert target.calls == [aspired()]
-
-
-def test_an_outlet_connects_once() -> None:
-    """The first callback stays, a second one is a mistake."""
-    outlet: Outlet[object] = Outlet()
-    told: list[AspiredVersions[object]] = []
-    outlet.set_aspired_versions_callback(told.append)
-    with pytest.raises(RuntimeError, match="set already"):
-        outlet.set_aspired_versions_callback(lambda _: None)
-    outlet.emit(aspired())
-    assert told == [aspired()]
-    assert outlet.is_connected
-
-
-def test_emitting_blocks_until_connected() -> None:
-    """What is said before there is somebody to hear it waits."""
-    outlet: Outlet[object] = Outlet()
-    thread = threading.Thread(target=outlet.emit, args=(aspired(),))
-    thread.start()
-    assert not outlet.is_connected
-    told: list[AspiredVersions[object]] = []
-    outlet.set_aspired_versions_callback(told.append)
-    thread.join(20)
-    assert told == [aspired()]
 
 
 def test_closing_frees_who_waits_and_silences_the_rest() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from sources.adapter import (
@@ -47,21 +45,6 @@ def shouting() -> tuple[UnarySourceAdapter[str, str], RecordingTarget[str]]:
     return adapter, target
 
 
-def test_versions_and_errors_keep_their_order() -> None:
-    """Good items are converted, errors pass through, the order stays.
-
-    source_adapter_test: UnarySourceAdapterTest.Basic.
-    """
-    adapter, target = shouting()
-    error = Unknown("d'oh")
-    versions = (data(0, "foo"), failed(1, error), data(2, "bar"))
-    adapter.aspired_versions_callback()(AspiredVersions("s", versions, "why"))
-    (call,) = target.calls
-    assert [d.payload for d in call.versions] == ["FOO", None, "BAR"]
-    assert call.versions[1].error is error
-    assert (call.name, call.reason) == ("s", "why")
-
-
 def test_one_version_can_be_adapted_by_itself() -> None:
     """A single conversion needs no target.
 
@@ -85,28 +68,6 @@ def test_a_version_that_cannot_be_converted_is_an_error(
     assert adapted.versions[0].error is not None
     assert adapted.versions[0].error.code is code
     assert adapted.versions[1].payload == "A"
-
-
-def test_a_call_blocks_until_the_target_is_connected() -> None:
-    """What arrives before the outgoing side is connected is not lost.
-
-    source_adapter_test: SetAspiredVersionsBlocksUntilTargetConnected.
-    """
-    adapter = UnarySourceAdapter(shout)
-    done = threading.Event()
-
-    def call() -> None:
-        adapter.aspired_versions_callback()(AspiredVersions("s", (data(1),)))
-        done.set()
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert not done.is_set()
-    target: RecordingTarget[str] = RecordingTarget()
-    adapter.set_aspired_versions_callback(target.aspired_versions_callback())
-    assert done.wait(20)
-    thread.join(20)
-    assert target.versions("s") == [1]
 
 
 def test_equal_payloads_give_the_same_object_again() -> None:
@@ -156,19 +117,6 @@ def test_a_closed_adapter_does_nothing() -> None:
     adapter.close()
     callback(AspiredVersions("s", (data(1),)))
     assert target.calls == []
-
-
-def test_closing_frees_a_call_that_waits_for_a_target() -> None:
-    """A chain that is taken down half-wired leaves no thread behind."""
-    adapter = UnarySourceAdapter(shout)
-    aspired = AspiredVersions("s", (data(1),))
-    thread = threading.Thread(
-        target=adapter.aspired_versions_callback(), args=(aspired,)
-    )
-    thread.start()
-    adapter.close()
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 def test_the_error_injecting_adapter_replaces_payloads_only() -> None:

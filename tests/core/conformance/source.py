@@ -178,7 +178,9 @@ AdapterCheck = Callable[[MakeAdapter, object], None]
 
 
 def an_adapter_keeps_names_order_and_errors(make: MakeAdapter, payload: object) -> None:
-    """Every item stays in its place; an error item passes through unchanged."""
+    """Every item stays in its place; an error item passes through unchanged
+    (source_adapter_test: UnarySourceAdapterTest.Basic).
+    """
     adapter = make()
     target: RecordingTarget[object] = RecordingTarget()
     adapter.set_aspired_versions_callback(target.aspired_versions_callback())
@@ -205,7 +207,9 @@ def an_adapter_hands_on_an_empty_set(make: MakeAdapter, payload: object) -> None
 
 
 def an_adapter_blocks_until_it_is_connected(make: MakeAdapter, payload: object) -> None:
-    """A call made while the server is wired up is not lost."""
+    """A call made while the server is wired up is not lost
+    (source_adapter_test: SetAspiredVersionsBlocksUntilTargetConnected).
+    """
     adapter = make()
     aspired = AspiredVersions("s", (ServableData(ServableId("s", 1), payload),), "why")
     thread = threading.Thread(

@@ -183,14 +183,16 @@ def test_crashes_of_a_version_count_together(
     model.unload()
 
 
+@pytest.mark.parametrize("fails_in", ["the first", "a later one"])
 def test_a_load_that_fails_in_one_leaves_none(
-    backend: ProcessBackend, tmp_path: Path
+    backend: ProcessBackend, tmp_path: Path, fails_in: str
 ) -> None:
-    """The version is on all interpreters or on none."""
-    pool = backend.pool(2)
-    deadly = package(tmp_path, DiesWhenLoaded(), {"serving_default": signature()})
-    with pytest.raises(Internal, match="scale/1"):
-        pool.load(deadly)
+    """The version is on all interpreters or on none: what has loaded is unloaded again."""
+    later = FailsAgain(str(tmp_path / "one"))
+    model = DiesWhenLoaded() if fails_in == "the first" else later
+    pool = backend.pool(3)
+    with pytest.raises(ServingError, match="scale/1"):
+        pool.load(package(tmp_path, model, {"serving_default": signature()}))
     until(lambda: pool.is_spent, "the end of all processes")
 
 
@@ -241,19 +243,6 @@ def test_a_load_that_fails_at_once_is_tried_in_one_only(tmp_path: Path) -> None:
     finally:
         backend.close(time.monotonic() + PATIENCE_S)
         loop.close(time.monotonic() + PATIENCE_S)
-
-
-def test_a_load_that_fails_in_a_later_one_leaves_none(
-    backend: ProcessBackend, tmp_path: Path
-) -> None:
-    """The first is unloaded again."""
-    pool = backend.pool(3)
-    source = package(
-        tmp_path, FailsAgain(str(tmp_path / "one")), {"serving_default": signature()}
-    )
-    with pytest.raises(ServingError, match="scale/1"):
-        pool.load(source)
-    until(lambda: pool.is_spent, "the end of all processes")
 
 
 def test_a_worker_has_imported_what_model_authors_do(

@@ -126,20 +126,6 @@ def test_slots_and_their_areas_do_not_overlap(slab: Slab) -> None:
     assert all(slot.input_offset % 64 == 0 for slot in slab.slots)
 
 
-def test_inputs_that_do_not_fit_go_into_a_memfd(slab: Slab) -> None:
-    """Offsets then count from the memfd's start."""
-    data = bytes(range(256)) * 4096
-    view = TensorView(FLOAT32, (1, len(data) // 4), memoryview(data))
-    slot = slab.slots[0]
-    fd = write_request(slab, slot, 0, task(SIGNATURE, x=view), {})
-    assert fd is not None
-    words = read_words(slab, slot.request_word, REQUEST_WORDS + 3)
-    assert words[2] == len(data)
-    assert words[6] == 0
-    assert os.pread(fd, len(data), 0) == data
-    os.close(fd)
-
-
 def test_too_many_inputs_are_refused(slab: Slab) -> None:
     """A descriptor has its size; nothing is written past it."""
     names = [f"x{index}" for index in range(MAX_WORDS // 6)]
@@ -150,12 +136,6 @@ def test_too_many_inputs_are_refused(slab: Slab) -> None:
         write_request(
             slab, slab.slots[0], 0, task(signature, **dict.fromkeys(names, view)), {}
         )
-
-
-def test_strings_are_packed_and_unpacked() -> None:
-    """Empty strings and no strings included."""
-    for items in ((b"ab", b"", b"c"), (), (b"",)):
-        assert unpack_strings(pack_strings(items), len(items)) == items
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servables.fakes import ID, FakeInterpreter, task_for
 from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING
-from tfs.core.errors import Cancelled, DataLoss, ServingError
+from tfs.core.errors import DataLoss, ServingError
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable import Outcome, Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
@@ -176,19 +176,6 @@ def test_table_that_differs_from_its_manifest_is_data_loss(tmp_path: Path) -> No
     (tmp_path / "1" / "table.csv").write_text("k,v\na,2\n")
     with pytest.raises(DataLoss, match=r"table\.csv"):
         loaded(tmp_path / "1")
-
-
-def test_cancelled_lookup_is_answered_with_its_error(tmp_path: Path) -> None:
-    """A task that nobody waits for costs no compute."""
-    (tmp_path / "table.csv").write_text(PRICES)
-    servable = loaded(tmp_path)
-    done: list[Outcome] = []
-    keys = {"item": TensorView(STRING, (1,), (b"b-1",))}
-    task = task_for(servable.signatures, keys, done)
-    error = Cancelled("gone")
-    task.cancel.cancel(error)
-    servable.submit(task)
-    assert done == [error]
 
 
 def test_estimate_grows_with_the_file(tmp_path: Path) -> None:
