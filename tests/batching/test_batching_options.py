@@ -16,6 +16,7 @@ from batching.batching_options import (
 from batching.cost_table import CostTable
 from batching.deadline_window import WindowOptions
 from tests.batching.stepped_scheduler import SteppedScheduler
+from tfs.core.batch.batch_queue_options import LowPriority
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -173,53 +174,34 @@ def test_measured_batches_are_as_large_as_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("options", "name", "value"),
     [
-        {"num_batch_threads": 0},
-        {"length_buckets": (4, 2)},
-        {"length_buckets": (0, 2)},
+        (BatchingOptions, "num_batch_threads", 0),
+        (BatchingOptions, "length_buckets", (4, 2)),
+        (BatchingOptions, "length_buckets", (0, 2)),
+        (SchedulerOptions, "num_batch_threads", 0),
+        (SchedulerOptions, "quantum_s", 0.0),
+        (QueuePolicy, "weight", 0.0),
+        (QueuePolicy, "weight", 1e-310),
+        (QueuePolicy, "weight", float("inf")),
+        (QueuePolicy, "weight", float("nan")),
+        (QueuePolicy, "max_in_flight", 0),
+        (LowPriority, "max_rows", 0),
+        (LowPriority, "timeout_s", -0.1),
+        (LowPriority, "ageing_s", -1.0),
     ],
 )
-def test_options_that_cannot_work_are_refused(fields: dict[str, Any]) -> None:
-    """Options are checked when made."""
-    with pytest.raises(InvalidArgument):
-        BatchingOptions(**fields)
+def test_options_that_cannot_work_are_refused(
+    options: type, name: str, value: object
+) -> None:
+    """Options are checked when made, and the error names the field
+    (adaptive_shared_batch_scheduler_test: BadOptions).
+    """
+    with pytest.raises(InvalidArgument, match=name):
+        options(**{name: value})
 
 
 def test_a_window_and_splitting_exclude_each_other() -> None:
     """A window ranks whole tasks."""
     with pytest.raises(FailedPrecondition):
         SteppedScheduler().add(policy=QueuePolicy(window=WindowOptions()), splits=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_batch_threads": 0}, "num_batch_threads must be positive; was 0"),
-        ({"quantum_s": 0.0}, "quantum_s must be positive"),
-    ],
-)
-def test_scheduler_options_that_cannot_work_are_refused(
-    options: dict[str, Any], message: str
-) -> None:
-    """Options that no scheduler could follow are refused when they are made
-    (adaptive_shared_batch_scheduler_test: BadOptions).
-    """
-    with pytest.raises(InvalidArgument, match=message):
-        SchedulerOptions(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"weight": 0.0},
-        {"weight": 1e-310},
-        {"weight": float("inf")},
-        {"weight": float("nan")},
-        {"max_in_flight": 0},
-    ],
-)
-def test_policies_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """Options are checked when made."""
-    with pytest.raises(InvalidArgument):
-        QueuePolicy(**options)

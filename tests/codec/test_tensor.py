@@ -228,20 +228,6 @@ def test_a_dtype_that_is_not_served_is_refused_by_name(dtype: int) -> None:
         tensor_view_of(tensor_pb2.TensorProto(dtype=dtype))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [[-1], [2, -2], [1 << 62, 4], [1 << 40, 1 << 40, 0], [1] * 255, [1] * 100_000],
-    ids=["negative", "inner", "product", "before zero", "255", "100000"],
-)
-def test_an_impossible_shape_is_refused(sizes: list[int]) -> None:
-    """Negative sizes, products beyond int64 and absurd ranks are errors."""
-    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
-    for size in sizes:
-        proto.tensor_shape.dim.add(size=size)
-    with pytest.raises(InvalidArgument):
-        tensor_view_of(proto)
-
-
 @pytest.mark.parametrize("sizes", [(), (2,), (0, 3)])
 def test_a_rank_said_to_be_unknown_is_that_of_the_sizes(sizes: tuple[int, ...]) -> None:
     """As in TensorFlow: a tensor that was sent has a shape, whatever it says of it."""

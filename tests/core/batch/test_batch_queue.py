@@ -490,15 +490,6 @@ def test_options_that_cannot_work_are_refused(
         BatchQueueOptions(**{"max_batch_rows": 10, **options})
 
 
-@pytest.mark.parametrize(
-    "options", [{"max_rows": 0}, {"timeout_s": -0.1}, {"ageing_s": -1.0}]
-)
-def test_low_priority_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
-    """Options are checked when made."""
-    with pytest.raises(InvalidArgument):
-        LowPriority(**options)
-
-
 def test_splitting_needs_the_functions() -> None:
     """A queue that may split is made with what splits."""
     with pytest.raises(InvalidArgument, match="needs split and join"):

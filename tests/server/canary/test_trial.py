@@ -56,23 +56,6 @@ def trial_of(env: Environment) -> Trial:
     return found
 
 
-def test_a_copy_is_compared_and_thrown_away() -> None:
-    """The caller gets the primary's answer; the report has the difference."""
-    env = on_trial("tee_fraction: 1")
-    assert env.request("a") == 1
-    (outcome,) = env.outcomes
-    assert not isinstance(outcome, ServingError)
-    assert outcome["y"] == floats((1.0, 2.0))
-    found = trial_of(env)
-    assert (found.num_teed, found.num_dropped) == (1, 0)
-    total = found.report().by_signature["serving_default"]
-    # x = [1, 2]; y is x at the primary and 2x at the canary.
-    assert (total.num_requests, total.num_rows) == (1, 1)
-    assert (total.max_abs_diff, total.mean_abs_diff) == (2.0, 1.5)
-    assert total.top1_disagreement == 0.0
-    assert (total.primary_error_rate, total.canary_error_rate) == (0.0, 0.0)
-
-
 def test_a_copy_gives_way_to_requests() -> None:
     """It has the lowest priority in the canary's queue and on its device."""
     env = on_trial("tee_fraction: 1")
@@ -187,32 +170,6 @@ def test_latencies_are_compared() -> None:
     assert not trial_of(env).report().total.HasField("canary_latency_s")
 
 
-@pytest.mark.parametrize(
-    ("guard", "words"),
-    [
-        ("max_mean_abs_diff: 0.5", "mean_abs_diff 1.5 > 0.5"),
-        ("max_error_rate: 0.1", "error_rate 1 > 0.1"),
-    ],
-)
-def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None:
-    """Tee and split stop; the reason says what was over which limit."""
-    env = on_trial(
-        f"tee_fraction: 1 split_fraction: 0 guard {{ min_samples: 3 {guard} }}"
-    )
-    if "error" in guard:
-        env.puppet("a", 2).error = Internal("broken")
-    for _ in range(2):
-        env.request("a")
-    assert trial_of(env).rejected == ""
-    env.request("a")
-    found = trial_of(env)
-    assert words in found.rejected
-    assert "after 3 requests" in found.rejected
-    assert [limit.exceeded for limit in found.report().guards] == [True]
-    env.request("a")
-    assert trial_of(env).num_teed == 3
-
-
 def test_a_guard_looks_less_often_the_more_samples_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -233,14 +190,6 @@ def test_a_guard_looks_less_often_the_more_samples_it_has(
     for _ in range(6):
         env.request("a", "key")
     assert "error_rate" in trial_of(env).rejected
-
-
-def test_a_guard_watches_a_split_as_well() -> None:
-    """Callers of a failing canary go back to the primary."""
-    env = on_trial("split_fraction: 1 guard { min_samples: 2 max_error_rate: 0.4 }")
-    env.puppet("a", 2).error = Internal("broken")
-    assert [env.request("a", "key") for _ in range(4)] == [2, 2, 1, 1]
-    assert "error_rate 1 > 0.4" in trial_of(env).rejected
 
 
 def test_a_callers_mistake_is_not_the_canarys_fault() -> None:

@@ -159,27 +159,6 @@ def test_what_failed_under_an_earlier_config_does_not_count(env: Environment) ->
     assert env.served("b") == 1
 
 
-def test_what_failed_before_is_told_where_nothing_comes_of_the_config(
-    env: Environment,
-) -> None:
-    """Nobody waits for a version that failed and is not tried again."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    for extra in ("", 'version_labels { key: "x" value: 1 }'):
-        outcome = one(env.apply(model("a"), model("b", "", extra)))
-        assert "/models/b/1 is damaged" in present(outcome.error).message
-
-
-def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
-    env: Environment,
-) -> None:
-    """The blame is where the config points now."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    outcome = one(env.apply(model("a"), model("b", "/nowhere")))
-    assert "/nowhere of b does not exist" in present(outcome.error).message
-
-
 @pytest.mark.parametrize(
     ("base_path", "extra", "words"),
     [
@@ -248,14 +227,6 @@ def test_a_primary_is_waited_for_while_it_may_come(env: Environment) -> None:
     env.look()
     assert one(outcomes).error is None
     assert env.served("a") == 9
-
-
-def test_a_primary_that_failed_is_told_with_why(env: Environment) -> None:
-    """A reload reports why its primary failed, even if it changed nothing."""
-    env.broken.add(env.add_version("a", 9))
-    pinned = model("a", "", "traffic { primary: 9 }")
-    for _ in range(2):
-        assert "/models/a/9 is damaged" in present(one(env.apply(pinned)).error).message
 
 
 def test_a_version_that_is_missing_beside_others_is_a_note(env: Environment) -> None:
