@@ -41,7 +41,6 @@ from tfs.core.errors import (
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
-from tfs.core.system.own_descriptors import OWN
 from tfs.core.system.replaced_file import TEMPORARY_PREFIX
 from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, inside
 
@@ -132,7 +131,6 @@ class VersionCache:
         with self._lock:
             lock_file, self._lock_file = self._lock_file, None
             if lock_file is not None:
-                OWN.remove(lock_file.fileno())
                 lock_file.close()
 
     def fetch(self, version: StoragePath) -> StoragePath:
@@ -193,7 +191,6 @@ class VersionCache:
                 f"the cache directory {self._root} is used by another server; give each "
                 "its own"
             ) from error
-        OWN.add(lock_file.fileno())
         return lock_file
 
     def _find_copies(self) -> dict[str, int]:

@@ -22,7 +22,6 @@ from tfs.core.loop.loop_watchdog import LoopWatchdog
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
@@ -186,8 +185,6 @@ class ModelServer:
         )
         methods = self._methods(admin, access)
         addresses = self._addresses = self._transport.start(doors, methods)
-        for address in addresses:
-            OWN.add_address(address)
         self._http.start(
             methods,
             self.stats,
@@ -288,8 +285,6 @@ class ModelServer:
         self._closed = True
         self._loading.yield_no_more()
         self._transport.close()
-        for address in self._addresses:
-            OWN.remove_address(address)
         self._http.close()
         self._decoders.close(deadline_s)
         self._loading.close(deadline_s)

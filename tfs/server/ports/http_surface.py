@@ -12,7 +12,6 @@ from tfs.core.executor import Executor
 from tfs.core.http_call import HttpReply
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.shared_state import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
@@ -126,7 +125,6 @@ class HttpSurface:
             log.error("event=no_http flag=--rest_api_port why=%r", error.message)
             return
         for address in self._addresses:
-            OWN.add_address(address)
             log.info("event=http_listening address=%s", address)
 
     @property
@@ -142,8 +140,6 @@ class HttpSurface:
         """Closes the port and what is connected; idempotent."""
         if self._addresses:
             self._transport.close()
-            for address in self._addresses:
-                OWN.remove_address(address)
             self._addresses = ()
 
 
