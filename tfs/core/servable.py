@@ -7,7 +7,7 @@ Each is a :class:`Servable`, and each works without the one in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tfs.core.dtype import DType
 from tfs.core.errors import Code, DeadlineExceeded, ServingError
@@ -94,26 +94,6 @@ class CancelToken:
                 self.on_cancel(error)
 
 
-class _NeverCancelled(CancelToken):
-    """The token shared by all tasks that nobody can cancel."""
-
-    __slots__ = ()
-
-    @property
-    def on_cancel(self) -> Callable[[ServingError], None] | None:
-        return None
-
-    @on_cancel.setter
-    def on_cancel(self, on_cancel: Callable[[ServingError], None] | None) -> None:
-        pass  # the callback would never be called
-
-    def cancel(self, error: ServingError) -> None:
-        raise RuntimeError("a task that was made without a token cannot be cancelled")
-
-
-_NEVER_CANCELLED: Final = _NeverCancelled()
-
-
 class TaskForm(Protocol):
     """What tasks have in common that differ only in the elements of their inputs.
 
@@ -158,8 +138,7 @@ class InferenceTask:
         num_rows: Size of dimension 0 of the inputs, 1 if there is none.
         deadline_s: Monotonic; None for none.
         cancel: Marked when nobody waits any more. A marked task leaves its queue
-            before any compute; a batch that already runs is not interrupted. A task
-            made without one cannot be cancelled.
+            before any compute; a batch that already runs is not interrupted.
         on_done: Takes the outcome; see :class:`Servable`.
         is_low: Whether the task has low priority in batch queues and on shared devices.
         arrived_s: Set by the batch queue it waits in.
@@ -208,7 +187,7 @@ class InferenceTask:
         self.num_rows = num_rows
         self.output_filter = output_filter
         self.deadline_s = deadline_s
-        self.cancel = _NEVER_CANCELLED if cancel is None else cancel
+        self.cancel = CancelToken() if cancel is None else cancel
         self.is_low = is_low
         self.form: TaskForm | None = None
         self.trace: Trace | None = None

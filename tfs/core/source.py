@@ -10,7 +10,7 @@ loader), routers spread the names, a manager is the final target.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -125,19 +125,6 @@ class SourceAdapter(Protocol[In, Out]):
         self, callback: AspiredVersionsCallback[Out]
     ) -> None:
         """Connects the outgoing side."""
-        ...
-
-
-class SourceRouter(Protocol[T]):
-    """A target with several outputs, each a source; every name goes to one."""
-
-    def aspired_versions_callback(self) -> AspiredVersionsCallback[T]:
-        """Returns the function for sources to call."""
-        ...
-
-    @property
-    def output_ports(self) -> Sequence[Source[T]]:
-        """The outputs, in port order; connect every one of them."""
         ...
 
 
