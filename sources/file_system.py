@@ -47,7 +47,6 @@ from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.loop.pacing import yield_to_loads
-from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersions, AspiredVersionsCallback, Outlet
 
 __all__ = ["FileSystemSource", "FileSystemSourceOptions", "OnModels"]
@@ -97,7 +96,6 @@ class FileSystemSource:
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
         storage: StorageThreads | None = None,
-        has_failed: Callable[[ServableId], bool] = lambda _: False,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -111,16 +109,12 @@ class FileSystemSource:
             storage: Threads that look at places which may not answer (a store, a
                 network mount), so that these hold up no other base path; None uses the
                 scanning thread. Owned by the caller.
-            has_failed: Whether a version could not be loaded, so that any change of its
-                files is worth another try; on any thread, quick.
 
         """
         self._options = options
         self._file_system = file_system or AnyFileSystem(RemoteFileSystem())
         self._clock = clock or MonotonicClock()
-        self._lister = BasePathLister(
-            self._file_system, options, self._clock, has_failed
-        )
+        self._lister = BasePathLister(self._file_system, options, self._clock)
         self._on_looked = on_looked
         self._storage = storage
         self._outlet: Outlet[StoragePath] = Outlet()

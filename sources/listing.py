@@ -12,7 +12,7 @@ in it changed for ``settle_s``: half a copy is never served.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sources.servable_to_monitor import (
@@ -48,14 +48,12 @@ class SeenVersion:
         since_s: When this fingerprint was first seen, by the monotonic clock.
         accepted: The fingerprint under which the version is aspired; empty while it is
             not ready. While files of an aspired version change, it is an older one.
-        changes: ``Contents.changes`` when it was accepted.
 
     """
 
     fingerprint: str
     since_s: float
     accepted: str = ""
-    changes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +118,6 @@ class BasePathLister:
         options: How long files must be unchanged, and what a version has to hold.
         clock: The monotonic time, and the wall clock, which is compared with the
             storage's times.
-        has_failed: Whether a version could not be loaded. Then any change of its files is
-            worth another try, also one that left sizes and times as they were.
 
     """
 
@@ -130,12 +126,10 @@ class BasePathLister:
         file_system: FileSystem,
         options: FileSystemSourceOptions,
         clock: Clock,
-        has_failed: Callable[[ServableId], bool] = lambda _: False,
     ) -> None:
         self.file_system = file_system
         self.options = options
         self.clock = clock
-        self.has_failed = has_failed
 
     def listing(self, servable: ServableToMonitor, before: Remembered) -> Listing:
         """Lists a base path; blocks as long as the storage does. Never raises."""
@@ -175,7 +169,6 @@ class _VersionDirectories:
         self.file_system = lister.file_system
         self.servable = servable
         self._options = lister.options
-        self._has_failed = lister.has_failed
         self._before = before
         self._now_s = now_s
         self._wall_s = lister.clock.wall_s()
@@ -261,16 +254,15 @@ class _VersionDirectories:
             return bool(accepted)  # a version that was served goes on being served
         self._is_blind |= contents.is_barred or contents.is_linked
         self._folders += contents.folders
-        seen = self._seen_as(version, contents, before, accepted)
+        seen = contents.fingerprint
         since_s = self._now_s
         if before is not None and before.fingerprint == seen:
             since_s = before.since_s
-        changes = before.changes if before is not None else ""
         missing = "" if committed else self._what_is_missing(contents)
         if missing:
             # While a version is deleted file by file, its directory stays until the
             # end. Until then nothing has been decided about what should serve instead.
-            self._seen[path] = SeenVersion(seen, since_s, accepted, changes)
+            self._seen[path] = SeenVersion(seen, since_s, accepted)
             self._note_missing(version, missing, is_served=bool(accepted))
             return bool(accepted)
         is_old = before is None and self._lay_there(version)
@@ -278,32 +270,13 @@ class _VersionDirectories:
             is_old and self._was_still(contents)
         )
         if (committed and not accepted) or is_still:
-            if accepted != seen:
-                changes = contents.changes
-                if accepted:
-                    self._overwritten.add(version)
+            if accepted not in ("", seen):
+                self._overwritten.add(version)
             accepted = seen
         elif accepted != seen:
             self._settled_at_s.append(since_s + self._options.settle_s)
-        self._seen[path] = SeenVersion(seen, since_s, accepted, changes)
+        self._seen[path] = SeenVersion(seen, since_s, accepted)
         return bool(accepted)
-
-    def _seen_as(
-        self,
-        version: int,
-        contents: Contents,
-        before: SeenVersion | None,
-        accepted: str,
-    ) -> str:
-        """Returns the fingerprint to go by, which tells more of a version that failed."""
-        fingerprint = contents.fingerprint
-        if before is None or not accepted.startswith(fingerprint):
-            return fingerprint
-        if contents.changes == before.changes:
-            return accepted
-        if not self._has_failed(ServableId(self.servable.name, version)):
-            return accepted
-        return f"{fingerprint} {contents.changes}"
 
     def note_absent(self, versions: Iterable[int]) -> None:
         """Notes versions that are asked for by number, and that have no directory."""

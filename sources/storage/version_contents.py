@@ -37,8 +37,6 @@ class Contents:
             leads raise no event here.
         has_manifest: Whether a manifest is among its files; None if that was not looked
             at.
-        changes: Differs also if a file was replaced by one of the same size and time, or
-            its rights changed; empty if the storage cannot tell.
         folders: The paths of the directory and of those below it, which may be watched.
 
     """
@@ -49,7 +47,6 @@ class Contents:
     is_barred: bool = False
     is_linked: bool = False
     has_manifest: bool | None = None
-    changes: str = ""
     folders: tuple[str, ...] = ()
 
 
@@ -159,7 +156,6 @@ class VersionInventory:
         self._home = os.path.realpath(path)
         self._lines: list[str] = []
         self._disk_changes: list[str] = []
-        self._changes: list[str] = []
         self._num_entries = self._num_linked = 0
         self._newest_s = 0.0
         self._is_barred = False
@@ -202,7 +198,6 @@ class VersionInventory:
             self._newest_s,
             self._is_barred,
             self._is_linked,
-            changes=_digest(self._changes) if self._changes else "",
             folders=tuple(self._folders),
         )
 
@@ -282,9 +277,8 @@ class VersionInventory:
                 # Unpacked files often have the same old times.
                 line += f" {_short_digest(entry.path)}"
             self._lines.append(line)
-            change = f"{name} {status.st_ino if is_disk else 0} {status.st_ctime_ns}"
-            self._changes.append(change)
             if is_disk:
+                change = f"{name} {status.st_ino} {status.st_ctime_ns}"
                 self._disk_changes.append(change)
         self._note_time(status)
 

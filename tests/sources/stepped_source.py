@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor, StoragePath
 from sources.version_policy import Latest, VersionPolicy
-from tfs.core.servable_id import ServableId
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
@@ -34,13 +33,11 @@ class World:
     target: RecordingTarget[StoragePath] = field(default_factory=RecordingTarget)
 
     def __post_init__(self) -> None:
-        self.failed: set[ServableId] = set()
         self.files = FakeFileSystem(self.clock)
         self.source = FileSystemSource(
             self.options,
             file_system=self.files,
             clock=self.clock,
-            has_failed=self.failed.__contains__,
         )
         connect(self.source, self.target)
 

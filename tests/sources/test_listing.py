@@ -7,7 +7,6 @@ import pytest
 from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tests.sources.stepped_source import monitor, world
-from tfs.core.servable_id import ServableId
 
 
 def test_a_version_written_in_place_waits_for_its_manifest() -> None:
@@ -44,26 +43,6 @@ def test_a_table_needs_no_signatures() -> None:
     w.files.write("/models/digits/1/table.csv", b"key,value\n")
     w.clock.advance(2)
     assert w.poll() == [("digits", [1])]
-
-
-def test_a_version_that_failed_is_tried_again_after_any_change_of_its_files() -> None:
-    """`rsync -c` repairs a file and keeps its size and times; one that serves is let be."""
-    w = world(settle_s=2.0)
-    w.publish(1)
-    assert w.poll() == [("digits", [1])]
-    w.files.repair()
-    w.clock.advance(5)
-    assert w.poll() == []
-    w.failed.add(ServableId("digits", 1))
-    w.poll()
-    w.clock.advance(2)
-    assert w.poll() == [("digits", [1])]
-    w.clock.advance(5)
-    assert w.poll() == []  # nothing changed since it failed
-    w.failed.clear()
-    w.files.repair()
-    w.clock.advance(5)
-    assert w.poll() == []
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,6 @@ class ServerCore:
             self.residency,
             clock,
             on_looked=self._recheck.ask,
-            has_failed=self._has_failed,
         )
         self._clock = clock
         self._monitor = monitor
@@ -319,11 +318,6 @@ class ServerCore:
             )
             for version in versions
         ]
-
-    def _has_failed(self, servable_id: ServableId) -> bool:
-        """Whether a version, or what was to take its place, could not be loaded."""
-        state = self._monitor.state(servable_id)
-        return state is not None and state.error is not None
 
     def _staying(
         self,

@@ -18,7 +18,6 @@ from sources.storage.file_system import AnyFileSystem, FileSystem, StorageThread
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.loader import Loader
-from tfs.core.servable_id import ServableId
 from tfs.server.model_settings import ModelSettings
 from tfs.server.residency import Residency
 
@@ -54,7 +53,6 @@ class ModelSources:
         on_demand: Keeps back the versions of models that nobody has asked for; is closed.
         clock: What the source goes by.
         on_looked: Called after each round of looks.
-        has_failed: Whether a version could not be loaded; on any thread, quick.
 
     Attributes:
         source: Looks at the base paths.
@@ -69,7 +67,6 @@ class ModelSources:
         clock: Clock,
         *,
         on_looked: Callable[[], None],
-        has_failed: Callable[[ServableId], bool],
     ) -> None:
         self._file_system = parts.file_system or AnyFileSystem(RemoteFileSystem())
         self._unload_when_empty = parts.options.unload_when_empty
@@ -79,7 +76,6 @@ class ModelSources:
             clock=clock,
             on_looked=on_looked,
             storage=parts.storage,
-            has_failed=has_failed,
         )
         self._adapter = LoaderSourceAdapter(parts.make_loader)
         self._on_demand = on_demand

@@ -37,7 +37,6 @@ class FakeFileSystem:
         self._failing_call = 0
         self._broken: dict[str, Exception] = {}
         self._broken_links: set[str] = set()
-        self._num_repairs = 0
 
     # -- what tests do -----------------------------------------------------------
 
@@ -51,11 +50,6 @@ class FakeFileSystem:
         """Makes a folder and those above it."""
         with self._lock:
             self._make_folder(path)
-
-    def repair(self) -> None:
-        """Changes what lies in each folder as a tool does that keeps sizes and times."""
-        with self._lock:
-            self._num_repairs += 1
 
     def remove(self, path: str) -> None:
         """Removes a file, or a folder with all it holds."""
@@ -156,7 +150,6 @@ class FakeFileSystem:
                 frozenset(names),
                 digest.hexdigest()[:32],
                 newest_s,
-                changes=str(self._num_repairs),
             )
 
     def place(self, path: str) -> str:

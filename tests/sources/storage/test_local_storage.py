@@ -123,30 +123,6 @@ def test_beside_a_manifest_the_change_time_does_not_count(tmp_path: Path) -> Non
     assert FILES.contents(str(tmp_path)).fingerprint == before
 
 
-@pytest.mark.parametrize("how", ["renamed over", "written into"])
-def test_a_repair_that_keeps_times_shows_in_the_changes(
-    tmp_path: Path, how: str
-) -> None:
-    """What failed may be whole now; what serves is not loaded again for it."""
-    payload = tmp_path / "model.pt"
-    payload.write_bytes(b"a")
-    (tmp_path / MANIFEST).write_text("{}")
-    os.utime(payload, (1, 1))
-    mounts = f"1 1 0:1 / {tmp_path} rw - nfs server rw"
-    with_odd_inodes = LocalFileSystem(lambda: mounts)
-    before = FILES.contents(str(tmp_path)), with_odd_inodes.contents(str(tmp_path))
-    changed_ns = payload.stat().st_ctime_ns
-    while payload.stat().st_ctime_ns == changed_ns:
-        new = payload if how == "written into" else tmp_path / ".model.pt.Ab12"
-        new.write_bytes(b"b")
-        os.utime(new, (1, 1))
-        new.rename(payload)
-    after = FILES.contents(str(tmp_path)), with_odd_inodes.contents(str(tmp_path))
-    assert after[0].fingerprint == before[0].fingerprint
-    assert after[0].changes != before[0].changes
-    assert after[1].changes != before[1].changes
-
-
 def test_what_lies_behind_a_link_in_a_version_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
