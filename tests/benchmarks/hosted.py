@@ -269,7 +269,7 @@ def _watched(store: StateStore, last: int) -> list[int]:
     """Returns the revisions that a watcher saw, from 1 to ``last``."""
     seen = [1]
     while seen[-1] < last:
-        store.wait(seen[-1], 60.0)
+        time.sleep(0.01)
         seen += [each.revision for each in feed(store, seen[-1]).changes]
     return seen
 

@@ -13,7 +13,7 @@ import psutil
 from tests.e2e.serving import QUICK, export_scale
 from tests.hosted.transactions import history
 from tests.runtime.process_host import until
-from tfs.cli.hosted.run import door, is_ready
+from tfs.cli.hosted.run import door
 from tfs.cli.hosted.up import _server_command
 from tfs.client import Client
 from tfs.core.clock import MonotonicClock
@@ -42,7 +42,6 @@ class Idle:
             folder / "jobs",
             lambda place: _server_command(place, QUICK),
             self.clock,
-            is_ready,
         )
         self.servers = RunningJobs(processes, self.clock)
         self.servers.start()

@@ -20,6 +20,7 @@ from tests.e2e.steady_load import SteadyLoad
 from tests.hosted.routing.engines import skip_without_envoy
 from tfs.client import Client
 from tfs.core.errors import ServingError
+from tfs.frontends.listener import bind_unix
 from tfs.hosted.snapshot import JOB_SEEN, MODEL_SEEN
 from tfs.testing.patience import PATIENCE_S
 
@@ -144,8 +145,7 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
         on_demand = "--config=residency: ON_DEMAND"
         up.hosted("add-model", "rare", str(rare), "--replicas=3", on_demand)
         assert client.predict("rare", {"x": X}).version == 1
-    fewer = ("add-job", "local", "--servers=1", "--memory=3G")
-    up.hosted(*fewer)
+    up.hosted("add-job", "local", "--servers=1", "--memory=3G")
     limit = f"--model_memory_limit_bytes={3 << 30}"
     assert any(limit in each.cmdline() for each in up.servers()), "it has it by now"
     up.wait_for_servers(1)
@@ -154,6 +154,25 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
     up.serving.wait_for("draining")
     assert up.serving.process.wait(PATIENCE_S) == 0
     assert not up.servers()
+
+
+def test_what_keeps_a_fleet_from_being_ready_is_said(short_folder: Path) -> None:
+    """Another's router at its address, and servers that end: each with the reason."""
+    path = short_folder / "router.sock"
+    taken = bind_unix(str(path), 0o600)
+    serving = Serving.of(
+        start_tfs(
+            *("hosted", "up", f"--folder={short_folder}/fleet", "--servers=1"),
+            *(f"--listen=unix:{path}", f"--control=unix:{short_folder}/control.sock"),
+            "--server_flags=--no_such_flag",
+        )
+    )
+    serving.wait_for("not ready yet: replica 0 cannot be started: .*cannot listen on")
+    taken.close()
+    serving.wait_for("not ready yet: replica 0 ended with 2")
+    assert serving.stop() == 0
+    assert "tfs: ready" not in "\n".join(serving.lines)
+    serving.close()
 
 
 @pytest.mark.parametrize("up", [1], indirect=True, ids=["one server"])

@@ -39,10 +39,6 @@ class FailingStore:
         if transaction.revision:
             self._step()
 
-    def wait(self, after: int, timeout_s: float) -> None:
-        self._check()
-        self._store.wait(after, timeout_s)
-
     def close(self) -> None:
         self._store.close()
 

@@ -20,8 +20,9 @@ from tfs.core.errors import (
 )
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
+from tfs.hosted.controller_report import waits_for
 from tfs.hosted.edit_reader import EditReader
-from tfs.hosted.fleet import read_config
+from tfs.hosted.fleet import Job, read_config
 from tfs.hosted.identities import Identities, Identity
 from tfs.hosted.reports import JobSighting, ReplicaSighting
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -416,32 +417,16 @@ def test_a_job_is_in_force_when_its_models_answer_there(api: Api) -> None:
     assert added
 
 
-def test_other_limits_are_in_force_when_all_servers_have_them(api: Api) -> None:
-    """A server that answers may still have the limits of before."""
-    reader = EditReader(check, estimate, may_run_jobs=True)
-    controller = Controller(api.state, reader, api.clock)
-    asked = pb.AddJobRequest(job="own", memory_bytes=50 * MIB, num_replicas=2, cpus=1)
-    ops: list[pb.Op] = []
-
-    def see(*limits: int) -> None:
-        runs = tuple((each * MIB, 1) for each in limits)
-        api.state.note({}, {"own": JobSighting(("x", "y"), "", runs)})
-        controller.take(api.state.read())
-
-    def change(memory: int) -> None:
-        asked.memory_bytes, asked.edit.request_id = memory * MIB, f"{memory}"
-        controller.change(asked, None, ops.append)
-
-    change(50)
-    see(50)
-    assert len(ops) == 1
-    change(60)
-    op = controller.op(pb.GetOpRequest(request_id="60"))
-    assert op.waits_for == "replicas to be started again with its limits"
-    see(50, 60)
-    assert len(ops) == 1
-    see(60)
-    assert len(ops) == 2
+def test_a_job_counts_those_of_its_servers_that_do_as_told(api: Api) -> None:
+    """One that is drained may still answer; it is none of those that are waited for."""
+    fewer = Job("own", MIB, is_ours=True, addresses=("x",))
+    api.state.change(edits.put_job(fewer))
+    api.state.change(edits.set_addresses("own", ("x",)))
+    api.state.note({}, {"own": JobSighting(("y", "z"), "x has its limits of before")})
+    waits = waits_for(api.state.read(), pb.Op(job="own"))
+    assert waits.what == "1 of 1 replicas to answer: x has its limits of before"
+    api.state.note({}, {"own": JobSighting(("x", "y"))})
+    assert not waits_for(api.state.read(), pb.Op(job="own")).what
 
 
 def test_jobs_come_and_go_by_requests(api: Api) -> None:

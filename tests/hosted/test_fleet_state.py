@@ -186,7 +186,7 @@ def test_sightings_are_read_and_written_only_when_they_differ(
 ) -> None:
     """A fleet that is well makes no revisions."""
     seen = {"a": ReplicaSighting(2, 1, (1, 2), (3,), 2, "slow")}
-    job = JobSighting(("a",), "b is away", ((MIB, 1), (MIB, 2)))
+    job = JobSighting(("a",), "b is away")
     state.note({"m": seen}, {"j": job})
     now = state_in(tmp_path).read()
     assert (now.models_seen, now.jobs_seen) == ({"m": seen}, {"j": job})

@@ -17,7 +17,7 @@ from tfs.hosted import edits
 from tfs.hosted.controller_report import waits_for
 from tfs.hosted.fleet import Fleet, Job, config_text, read_config
 from tfs.hosted.fleet_state import FleetState
-from tfs.hosted.jobs.job_runtime import Replica
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.reports import (
     NOTHING,
     JobReport,
@@ -83,6 +83,15 @@ class Jobs:
         self.kept = set(addresses)
 
 
+class NoRuntime:
+    """Starts nothing: what runs is what a test says."""
+
+    look_s = math.inf
+
+    def look(self, specs: Mapping[str, JobSpec]) -> Seen:
+        return {}
+
+
 class Bench:
     """A synchronizer over two jobs, one model on the first of them."""
 
@@ -94,7 +103,7 @@ class Bench:
         self.jobs = Jobs()
         self.routes: Mapping[str, tuple[str, ...]] = {}
         self.only_routes = only_routes
-        self.replicas: dict[str, list[Replica]] = {}  # that run here, by job
+        self.running = RunningJobs(NoRuntime(), self.clock)
         self.synchronizer = self.make()
         self.state.change(edits.put_job(server("a", 100 * MIB)))
         self.state.change(edits.put_job(server("b", 200 * MIB)))
@@ -115,7 +124,7 @@ class Bench:
             SynchronizerOptions(
                 down_after_s=down_after_s, only_routes=self.only_routes
             ),
-            lambda job: self.replicas.get(job, ()),
+            self.running,
             holder=name,
         )
 
@@ -654,7 +663,7 @@ def test_no_job_is_down_because_nobody_looked(
 
 
 def test_a_server_that_was_started_again_answers_when_it_has(tmp_path: Path) -> None:
-    """What the process before it said does not count; the limits are those of this one."""
+    """What the process before it said does not count, and takes no request."""
     bench = Bench(tmp_path)
     threads = HeldExecutor()
     bench.synchronizer = bench.make(threads)
@@ -666,14 +675,42 @@ def test_a_server_that_was_started_again_answers_when_it_has(tmp_path: Path) -> 
         return bench.state.read().jobs_seen["a"]
 
     assert seen() == JobSighting(("a",))
+    assert bench.routes == {"m": ("a",)}
     bench.clock.advance(0.1)
-    again = Replica("a", True, "", (MIB, 1), bench.clock.now())
-    bench.replicas["a"] = [again]
+    again = Replica("a", True, started_s=bench.clock.now())
+    bench.running.seen = {"a": [again]}
     bench.look(0.1)
-    assert seen() == JobSighting((), "", ((MIB, 1),))
+    assert seen() == JobSighting()
+    assert bench.routes == {"m": ()}
     threads.run_held()
     bench.look()
-    assert seen() == JobSighting(("a",), "", ((MIB, 1),))
+    assert seen() == JobSighting(("a",))
+    assert bench.routes == {"m": ("a",)}
+
+
+def test_a_server_does_as_told_once_it_has_the_limits_of_its_job(bench: Bench) -> None:
+    """Until then the job waits for it, and says why."""
+    bench.look_for(4)
+    bench.running.seen = {"a": [Replica("a", True, "", (MIB, 1))]}
+    bench.look()
+    waits = waits_for(bench.state.read(), pb.Op(job="a"))
+    assert waits.what == "1 of 1 replicas to answer: a has its limits of before"
+    assert bench.routes == {"m": ("a",)}
+    bench.running.seen = {"a": [Replica("a", True, "", (100 * MIB, 0))]}
+    bench.look()
+    assert not waits_for(bench.state.read(), pb.Op(job="a")).what
+
+
+def test_a_model_that_is_woken_has_a_server_at_the_next_look(bench: Bench) -> None:
+    """Whoever leads: a request waits for it; one that is gone meanwhile is nobody's fault."""
+    made = replace(model("t"), is_temp=True, min_replicas=0, num_replicas=0)
+    bench.state.change(edits.add_model(made))
+    bench.look_for(3)
+    assert bench.fleet.packing()["t"] == ()
+    bench.synchronizer.nudge(["t", "gone"])
+    bench.look_for(3)
+    assert len(bench.fleet.packing()["t"]) == 1
+    assert "t" in bench.jobs.served["a"] + bench.jobs.served["b"]
 
 
 def test_a_job_is_down_when_none_of_its_replicas_answers(bench: Bench) -> None:

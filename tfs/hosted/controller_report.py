@@ -77,12 +77,11 @@ def _job_waits_for(state: Snapshot, name: str) -> Waiting:
     seen = state.jobs_seen.get(name, JobSighting())
     if len(job.addresses) > job.num_replicas:
         return Waiting("replicas to be drained")
-    missing = job.num_replicas - len(seen.answering)
+    # Those that are drained may still do as told.
+    missing = job.num_replicas - len({*seen.answering} & {*job.addresses})
     if missing > 0:
         wanted = f"{missing} of {job.num_replicas} replicas"
         return Waiting(f"{wanted} to answer{_why(seen.problem)}")
-    if any(each != (job.memory_bytes, job.cpus) for each in seen.limits):
-        return Waiting("replicas to be started again with its limits")
     for each, model in state.fleet.models.items():
         replicas = state.models_seen.get(each, {})
         for address in seen.answering if name in model.placed else ():

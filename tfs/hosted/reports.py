@@ -38,14 +38,10 @@ Configs = Mapping[str, str]
 
 
 class JobSighting(NamedTuple):
-    """Which replicas of a job answer and do as told; what is wrong with the others.
-
-    ``limits`` are those with which replicas run, as far as that is known.
-    """
+    """Which replicas of a job answer and do as told; what is wrong with the others."""
 
     answering: tuple[str, ...] = ()
     problem: str = ""
-    limits: tuple[tuple[int, int], ...] = ()  # each memory_bytes and cpus
 
 
 @dataclass(frozen=True, slots=True)

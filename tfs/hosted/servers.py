@@ -122,7 +122,7 @@ class Servers:
                 server.ask_at_s = math.inf
                 self._executor.submit(partial(self._ask, address, server))
 
-    def heard(self, down_after_s: float) -> Mapping[str, JobReport]:
+    def heard(self, down_after_s: float) -> dict[str, JobReport]:
         """Returns what each server said; nothing of those silent for so long."""
         return {
             address: NOTHING

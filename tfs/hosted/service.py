@@ -7,18 +7,15 @@ otherwise move models back and forth.
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -30,16 +27,16 @@ from tfs.frontends.http2.state import ConnectionLimits
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.reflection import OpenStreams
 from tfs.handlers.service_names import HEALTH
-from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_service import (
     MAX_BODY_BYTES,
     ControllerService,
 )
 from tfs.hosted.edit_reader import EditReader
+from tfs.hosted.fleet import Fleet
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
-from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
+from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.routing.admin_requests import AdminRequests
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.fleet_router import FleetRouter, Routes
@@ -52,10 +49,6 @@ from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 _NUM_THREADS: Final = 16
 # Requests over HTTP may take as long as commands wait.
 _HTTP: Final = HttpOptions(max_body_bytes=MAX_BODY_BYTES, request_timeout_s=60.0)
-_TICK_S: Final = 0.2
-_PAUSE_S: Final = 1.0  # after a store that could not be read
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +100,12 @@ class HostedService:
         jobs: RunningJobs | None = None,
     ) -> None:
         self._options = options
-        self._state = state
         self._clock = clock or MonotonicClock()
         self._loop = ServingLoop(self._clock)
         self._servers = AdminRequests(self._loop, options.tls)
         self._callers = ThreadExecutor(_NUM_THREADS, "ask-job", self._clock)
         # Commands block for as long as versions are tried, and hold up no look at servers.
         self._acting = ThreadExecutor(_NUM_THREADS, "act", self._clock)
-        self._jobs = jobs
         self._synchronizer = Synchronizer(
             state,
             self._servers,
@@ -122,8 +113,9 @@ class HostedService:
             self._clock,
             self._callers,
             options.synchronizing,
-            lambda name: jobs.seen.get(name, ()) if jobs else (),
+            jobs,
             f"{socket.gethostname()}/{os.getpid()}",
+            self._take_state,
         )
         self._routes: Routes = {}
         self._routers = self._made_routers()
@@ -147,13 +139,7 @@ class HostedService:
                 self._loop.post,
                 options.control,
             )
-        self._stopping = threading.Event()
-        self._follower = threading.Thread(
-            target=self._follow, name="follow-store", daemon=True
-        )
-        self._followed = Snapshot()
-        self._waking: set[str] = set()  # this and the next are for the loop
-        self._looked_at_s = -math.inf
+        self._fleet = Fleet()
         # A message is as long as a server takes it; the transport's memory bounds it.
         limits = ConnectionLimits(max_message_bytes=(1 << 31) - 1)
         self._transport = ExpressTransport(
@@ -186,7 +172,6 @@ class HostedService:
             more = self._http.start(doors, self._commands.answer_http)
             addresses = [*addresses, *more]
         self._synchronizer.start()
-        self._follower.start()
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
@@ -201,9 +186,6 @@ class HostedService:
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
-        self._stopping.set()
-        if self._follower.is_alive():
-            self._follower.join()
         self._synchronizer.close()
 
     def close(self, deadline_s: float) -> None:
@@ -259,30 +241,19 @@ class HostedService:
 
     def _may_rest(self, name: str) -> bool:
         """Whether a model may have no server while nobody asks for it."""
-        model = self._followed.fleet.models.get(name)
+        model = self._fleet.models.get(name)
         return model is not None and not model.min_replicas
 
     def _missed(self, name: str) -> bool:
         """Looks for a model that has no server; see :class:`PythonRouter`."""
-        now_s = self._clock.now()
-        # However many ask for what is not there.
-        if now_s >= self._looked_at_s + _TICK_S:
-            self._looked_at_s = now_s
-            self._synchronizer.nudge()
-        if not self._may_rest(name):
-            return False
+        may_rest = self._may_rest(name)
+        self._synchronizer.nudge([name] if may_rest else [])
+        return may_rest
 
-        def wake() -> None:
-            try:
-                self._state.change(edits.wake(name))
-            except ServingError as error:
-                log.warning("event=not_woken model=%s problem=%s", name, error)
-            self._loop.post(lambda: self._waking.discard(name))
-
-        if name not in self._waking:
-            self._waking.add(name)
-            self._acting.submit(wake)
-        return True
+    def _take_state(self, now: Snapshot) -> None:
+        self._fleet = now.fleet
+        if self._controller is not None:
+            self._controller.take(now)
 
     def _take_routes(self, routes: Routes) -> None:
         def take() -> None:
@@ -292,38 +263,3 @@ class HostedService:
             self._health.refresh()
 
         self._loop.post(take)
-
-    def _follow(self) -> None:
-        """Reads along, five times a second at least while the store can be read."""
-        revision = 0
-        while not self._stopping.is_set():
-            try:
-                self._state.store.wait(revision, _TICK_S)
-                now = self._state.read()
-                revision = now.revision
-                if self._jobs is not None:
-                    keep_jobs(self._jobs, self._state, now)
-                if revision != self._followed.revision:
-                    self._followed = now
-                    self._synchronizer.nudge()
-                if self._controller is not None:
-                    self._controller.take(now)
-            except ServingError:
-                # The synchronizer says in the log what is wrong with the store.
-                self._stopping.wait(_PAUSE_S)
-            except Exception:
-                log.exception("event=store_follower_failed")
-                self._stopping.wait(_PAUSE_S)
-
-
-def keep_jobs(jobs: RunningJobs, state: FleetState, now: Snapshot) -> None:
-    """Has the jobs run that a fleet wants ``now``, and notes in it where they listen."""
-    wanted = {name: job for name, job in now.fleet.jobs.items() if job.is_ours}
-    jobs.keep(
-        JobSpec(name, job.num_replicas, job.memory_bytes, job.cpus)
-        for name, job in wanted.items()
-    )
-    for name, replicas in jobs.seen.items():
-        found = tuple(each.address for each in replicas if each.address)
-        if name in wanted and found != wanted[name].addresses:
-            state.change(edits.set_addresses(name, found))

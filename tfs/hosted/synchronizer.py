@@ -1,7 +1,7 @@
 """Makes serving jobs load what the store wants, and tells routers which servers answer.
 
-A thread looks at the store and at every server at intervals, and at once if somebody says
-that something changed. When a server's models change, or it has a new process, it is told
+A thread reads along in the store, and looks at every server at intervals, and at once when
+something changed. When a server's models change, or it has a new process, it is told
 the whole list of its models. Each message bears the fleet's id, the epoch of whoever leads,
 the revision of the store and a number, by which servers refuse what is older than what they
 were told. What servers report goes to routers as one table. A job of which no replica
@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from tfs.core.clock import Clock
@@ -33,9 +35,10 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted import edits
 from tfs.hosted.fleet import Fleet, Job, read_config
 from tfs.hosted.fleet_state import Edit, FleetState
-from tfs.hosted.jobs.job_runtime import Replica
+from tfs.hosted.jobs.job_runtime import Replica, RunningJobs, keep_jobs
 from tfs.hosted.load_following import WINDOW_S, Scaling
 from tfs.hosted.reports import (
+    NOTHING,
     Configs,
     JobReport,
     JobSighting,
@@ -60,6 +63,8 @@ _LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
 # For so long after a change its effects are looked for more often.
 _STIR_S: Final = 5.0
 _SOON_S: Final = 0.2
+_READ_EVERY_S: Final = 0.1  # in the store, which costs some 50 us
+_LEAST_REST_S: Final = 0.02  # between two looks, however many ask for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,9 @@ class Synchronizer:
         clock: Times everything.
         executor: Runs the calls of servers.
         options: How often to look, and how long to wait for a job.
-        replicas: Returns those of a job that runs here.
+        jobs: Those of the fleet; None: other processes run them.
         holder: How this synchronizer is called where it leads.
+        on_state: Called on the thread that looks, time and again, with the newest state.
 
     """
 
@@ -110,15 +116,17 @@ class Synchronizer:
         clock: Clock,
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
-        replicas: Callable[[str], Sequence[Replica]] = lambda _: (),
+        jobs: RunningJobs | None = None,
         holder: str = "",
+        on_state: Callable[[Snapshot], None] = lambda _: None,
     ) -> None:
         self._state = state
         self._on_routes = on_routes
         self._clock = clock
         self._options = options or SynchronizerOptions()
-        self._replicas = replicas
+        self._jobs = jobs
         self._holder = holder
+        self._on_state = on_state
         # A look may take as long as the wait for it, and others are given as long again;
         # one look alone has no server given up.
         most_s = min(3 * self._options.look_s, self._options.down_after_s / 2)
@@ -139,9 +147,11 @@ class Synchronizer:
         self._unnoted: set[str] = set()
         # What servers were told last, and as a message: replicas are told the same.
         self._listed: tuple[Configs, ModelServerConfig] = {}, ModelServerConfig()
-        # Guards the next three; notified when one of them is set. Leaf.
+        self._looked_s = self._rests_until_s = -math.inf
+        # Guards the next four; notified when one of them is set. Leaf.
         self._changed = threading.Condition()
         self._is_nudged = False
+        self._waking: set[str] = set()
         self._stirs_until_s = clock.now()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -153,10 +163,14 @@ class Synchronizer:
         )
         self._thread.start()
 
-    def nudge(self) -> None:
-        """Has the next look begin now, because something changed; never blocks."""
+    def nudge(self, wake: Collection[str] = ()) -> None:
+        """Has the next look begin now, because something changed; never blocks.
+
+        It gives a server to the models to ``wake``, which had none while nobody asked.
+        """
         with self._changed:
             self._is_nudged = True
+            self._waking.update(wake)
             self._stirs_until_s = self._clock.now() + _STIR_S
             self._changed.notify_all()
 
@@ -182,8 +196,12 @@ class Synchronizer:
         by what was read before.
         """
         trouble: ServingError | None = None
+        with self._changed:
+            waking, self._waking = self._waking, set()
         try:
             self._last = self._state.read()
+            for name in waking:
+                self._last = self._state.change(edits.wake(name))
             self._state.copy.keep(self._last)
         except ServingError as error:
             trouble, self._lease = error, None
@@ -194,6 +212,8 @@ class Synchronizer:
         reports = self._see(fleet)
         if trouble is not None:
             raise trouble
+        if self._jobs is not None:
+            keep_jobs(self._jobs, self._state, fleet, self._table.routes, reports)
         if self._options.only_routes or not self._take_lease():
             return fleet
         # This comes first, so that a job that is back is told what it is to serve from
@@ -212,8 +232,11 @@ class Synchronizer:
 
     def look_safely(self) -> None:
         """Looks, and logs what is wrong with the store: once, and when it is well again."""
+        self._safely(self.look)
+
+    def _safely(self, do: Callable[[], object]) -> None:
         try:
-            self.look()
+            do()
         except ServingError as error:
             if str(error) != self._trouble:
                 log.error("event=fleet_not_synchronized problem=%s", error)
@@ -224,6 +247,16 @@ class Synchronizer:
             if self._trouble:
                 log.info("event=fleet_synchronized after=%s", self._trouble)
             self._trouble = ""
+
+    def _replicas(self) -> Iterable[Replica]:
+        """Returns those that run here."""
+        return chain.from_iterable(self._jobs.seen.values() if self._jobs else ())
+
+    def _read_along(self) -> None:
+        now = self._state.read()
+        self._on_state(now)
+        if now.revision != self._last.revision:
+            self.nudge()
 
     def _take_lease(self) -> bool:
         """Takes or renews the right to tell; returns whether this synchronizer has it."""
@@ -249,6 +282,9 @@ class Synchronizer:
         Returns the reports of those that answer.
         """
         heard = self._servers.heard(self._options.down_after_s)
+        for each in self._replicas():
+            if each.address in heard and heard[each.address].at_s < each.started_s:
+                heard[each.address] = NOTHING  # that was another process
         self._unnoted |= self._table.take(fleet, heard)
         if self._routed != self._table.routes:
             self._routed = dict(self._table.routes)
@@ -304,26 +340,27 @@ class Synchronizer:
             self._unnoted |= {*self._table.names(), *seen}
         models = {each: self._table.sighting(each) for each in self._unnoted}
         jobs = {name: self._seen(job, reports) for name, job in fleet.jobs.items()}
-        self._noted = self._state.note(models, jobs, self._lease).models_seen
+        self._last = self._state.note(models, jobs, self._lease)
+        self._noted = self._last.models_seen
         self._unnoted = set()
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
         before = self._last.jobs_seen.get(job.name, JobSighting()).answering
         known = self._servers.known(job.addresses)
         problems = [each.problem for each in known.values() if each.problem]
-        replicas = self._replicas(job.name)
-        started_s = {each.address: each.started_s for each in replicas}
-        # One that answers and has a problem refuses what it is told, and one that was
-        # not told anything yet may.
+        replicas = self._jobs.seen.get(job.name, ()) if self._jobs is not None else ()
+        outdated = [each.address for each in replicas if each.is_outdated(job)]
+        # One that answers and has a problem refuses what it is told, one that was not told
+        # anything yet may, and one with other limits is to make way.
         following = tuple(
             at
             for at, each in known.items()
             if at in reports and not each.problem and (each.told or at in before)
-            if reports[at].at_s >= started_s.get(at, 0.0)
+            if at not in outdated
         )
         own = [each.problem for each in replicas if each.problem]
-        limits = {each.limits for each in replicas if each.limits}
-        return JobSighting(following, "; ".join(own or problems), tuple(sorted(limits)))
+        own += [f"{each} has its limits of before" for each in outdated]
+        return JobSighting(following, "; ".join(own or problems))
 
     def _note_jobs(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> Fleet:
         """Notes which jobs went down or came back; returns the wanted state."""
@@ -341,19 +378,30 @@ class Synchronizer:
     def _run(self) -> None:
         while True:
             begun_s = self._clock.now()
-            self.look_safely()
-            ended_s = self._clock.now()
-            # However much happens, others have as long as a look took; the lease is
-            # for more than that.
-            rests_until_s = ended_s + min(ended_s - begun_s, self._options.look_s)
             with self._changed:
-                while self._clock.now() < rests_until_s and not self._stopping:
-                    self._clock.wait(self._changed, rests_until_s)
-                if not (self._stopping or self._is_nudged):
-                    now_s, pause_s = self._clock.now(), self._options.look_s
-                    if now_s < self._stirs_until_s:
-                        pause_s = min(pause_s, _SOON_S)
-                    self._clock.wait(self._changed, now_s + pause_s)
-                self._is_nudged = False
+                is_due = begun_s >= self._next_look_s_locked(begun_s)
+                self._is_nudged = self._is_nudged and not is_due
+            if is_due:
+                self.look_safely()
+                self._looked_s = self._clock.now()
+                # However much happens, others have as long as a look took; the lease is
+                # for more than that.
+                took_s = max(self._looked_s - begun_s, _LEAST_REST_S)
+                self._rests_until_s = self._looked_s + min(took_s, self._options.look_s)
+            if not self._trouble:
+                self._safely(self._read_along)
+            with self._changed:
+                now_s = self._clock.now()
+                wakes_s = min(now_s + _READ_EVERY_S, self._next_look_s_locked(now_s))
+                if not self._stopping:
+                    self._clock.wait(self._changed, wakes_s)
                 if self._stopping:
                     return
+
+    def _next_look_s_locked(self, now_s: float) -> float:
+        if self._is_nudged:
+            return self._rests_until_s
+        stirs = now_s < self._stirs_until_s
+        return self._looked_s + min(
+            _SOON_S if stirs else math.inf, self._options.look_s
+        )

@@ -93,8 +93,7 @@ def test_a_drain_that_its_runtime_does_not_outlive_goes_on(folder: Path) -> None
     command = ["/bin/sh", "-c", f"{signals}; while :; do sleep 0.02; done"]
 
     def made() -> LocalProcesses:
-        clock = MonotonicClock()
-        return LocalProcesses(folder / "jobs", lambda _: command, clock, lambda _: True)
+        return LocalProcesses(folder / "jobs", lambda _: command, MonotonicClock())
 
     def until(text: str) -> None:
         patient = threading.Event()

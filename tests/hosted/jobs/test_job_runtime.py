@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,15 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.hosted import edits
 from tfs.hosted.fleet import Job
-from tfs.hosted.jobs.job_runtime import JobRuntime, JobSpec, RunningJobs
+from tfs.hosted.jobs.job_runtime import (
+    JobRuntime,
+    JobSpec,
+    Replica,
+    RunningJobs,
+    keep_jobs,
+)
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.jobs.ray_jobs import RayJobs, connect
-from tfs.hosted.service import keep_jobs
 from tfs.testing.patience import PATIENCE_S
 
 SPEC = JobSpec("job", 2, 64 * MIB)
@@ -94,15 +99,12 @@ class Runtime:
     def runtime(self) -> JobRuntime:
         jobs, clock = self.folder / "jobs", MonotonicClock()
         if self.ray is None:
-            return LocalProcesses(jobs, self.command, clock, self.is_ready)
+            return LocalProcesses(jobs, self.command, clock)
         # A shell makes the folder of notes: the command is the same for all replicas.
         notes = f"{self.folder}/notes-of/$(basename $(dirname $(dirname $1)))"
         script = f'mkdir -p {notes}; exec {sys.executable} -c "$0" {notes} "$2"'
         words = ["/bin/sh", "-c", script, PROGRAM, "{folder}", "{host}:{port}"]
-        return RayJobs(self.ray, str(jobs), words, self.is_ready)
-
-    def is_ready(self, address: str) -> bool:
-        return bool(ask(address))
+        return RayJobs(self.ray, str(jobs), words)
 
     def command(self, place: ReplicaPlace) -> list[str]:
         notes = self.notes_of(place.index, place.spec.name)
@@ -134,6 +136,9 @@ class Runtime:
             and all(each.is_running for each in found)
             and all(each == ["started"] for each in started)
         )
+
+    def limits(self) -> list[tuple[int, int] | None]:
+        return [each.limits for each in self.made.seen.get("job", ())]
 
     def pids(self) -> list[int]:
         found = self.made.seen.get("job", ())
@@ -286,31 +291,25 @@ def test_limits_hold_for_each_replica(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("is_anew", [False, True])
-def test_other_limits_start_replicas_again_one_after_the_other(
+def test_other_limits_are_those_of_the_replica_that_makes_way(
     runtime: Runtime, is_anew: bool
 ) -> None:
-    """The job serves all the time meanwhile, also if they changed while nobody kept it."""
+    """It drains and starts again; the others wait, also if nobody kept them meanwhile."""
     runtime.made.keep([SPEC])
     runtime.until(lambda: runtime.is_running(2))
+    second = runtime.pids()[1]
     if is_anew:
         runtime.made.close()
         runtime.made = runtime.make()
-    runtime.made.keep([replace(SPEC, memory_bytes=32 * MIB)])
+    new = replace(SPEC, memory_bytes=32 * MIB)
     again = ["started", "drained", "started"]
-
-    def is_done() -> bool:
-        first, second, as_before = (runtime.notes(each) for each in (0, 1, 0))
-        # Notes only grow: the first was drained while the second was looked at.
-        assert not first == second == as_before == again[:2]
-        return first == second == again
-
-    runtime.until(is_done)
-    runtime.until(
-        lambda: (
-            [each.limits for each in runtime.made.seen["job"]]
-            == [(32 * MIB, SPEC.cpus)] * 2
-        )
-    )
+    runtime.made.keep([replace(new, renewed=0)])
+    runtime.until(lambda: runtime.notes(0) == again)
+    runtime.until(lambda: runtime.limits() == [new.limits, SPEC.limits])
+    assert runtime.pids()[1] == second
+    runtime.made.keep([replace(new, renewed=1)])
+    runtime.until(lambda: runtime.limits() == [new.limits] * 2)
+    runtime.until(lambda: runtime.notes(0) == runtime.notes(1) == again)
 
 
 def test_a_job_may_have_no_replica_for_a_while(runtime: Runtime) -> None:
@@ -330,7 +329,7 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     """The kernel would say so of a name that nobody wrote."""
     long = tmp_path / ("x" * 100)
     with pytest.raises(InvalidArgument, match="choose a shorter folder"):
-        LocalProcesses(long, lambda _: [], MonotonicClock(), lambda _: True)
+        LocalProcesses(long, lambda _: [], MonotonicClock())
 
 
 @pytest.mark.parametrize("name", ["x" * 100, "a/b"])
@@ -348,15 +347,71 @@ def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
     runtime, state = local, state_in(tmp_path)
     state.change(edits.put_job(server("127.0.0.1:1", MIB)))
     state.change(edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
-    keep_jobs(runtime.made, state, state.read())
+
+    def keep() -> None:
+        keep_jobs(runtime.made, state, state.read().fleet, {}, ())
+
+    keep()
     runtime.until(lambda: runtime.is_running(2))
-    keep_jobs(runtime.made, state, state.read())
+    keep()
     found = state.read().fleet.jobs["job"].addresses
     assert [each.rpartition("/")[2] for each in found] == ["grpc.sock"] * 2
     revision = state.read().revision
-    keep_jobs(runtime.made, state, state.read())
+    keep()
     assert state.read().revision == revision
     state.change(edits.drain_job("job", force=True))
-    keep_jobs(runtime.made, state, state.read())
+    keep()
     runtime.until(lambda: not runtime.made.seen)
+    state.store.close()
+
+
+class Specs(RunningJobs):
+    """Notes what is to be kept, of replicas that a test makes."""
+
+    def __init__(self, *limits: int | None) -> None:
+        self.seen = {
+            "job": [
+                Replica(f"{index}", True, "", None if each is None else (each, 0))
+                for index, each in enumerate(limits)
+            ]
+        }
+        self.specs: list[JobSpec] = []
+
+    def keep(self, specs: Iterable[JobSpec]) -> None:
+        self.specs = list(specs)
+
+
+@pytest.mark.parametrize(
+    ("limits", "routes", "answering", "renewed"),
+    [
+        ((2, 2, 2), {"m": "012"}, "012", None),
+        ((None, None, None), {"m": "012"}, "012", None),
+        ((1, 1, 1), {"m": "012"}, "012", 0),
+        ((2, 1, 1), {"m": "012"}, "012", 1),
+        ((2, 1, 1), {"m": "12"}, "012", None),
+        ((2, 1, 1), {"m": "12"}, "12", None),
+        ((2, 1, 1), {}, "12", None),
+        ((2, 1, 1), {}, "012", 1),
+        ((2, 1, 1), {"m": "02", "n": "01"}, "012", None),
+        ((2, 1, 1), {"m": "02"}, "02", 1),
+        ((1,), {"m": "0"}, "0", 0),
+        ((2, 2, 2, 1), {"m": "0123"}, "0123", None),
+    ],
+)
+def test_replicas_make_way_for_other_limits_one_after_the_other(
+    limits: tuple[int | None, ...],
+    routes: dict[str, str],
+    answering: str,
+    renewed: int | None,
+    tmp_path: Path,
+) -> None:
+    """The next one goes once all others answer, and for each model that it answers for."""
+    state, jobs = state_in(tmp_path), Specs(*limits)
+    at = tuple(f"{each}" for each in range(len(limits)))
+    number = min(len(limits), 3)
+    job = Job("job", 2, num_replicas=number, is_ours=True, addresses=at)
+    state.change(edits.put_job(job))
+    found = {name: tuple(each) for name, each in routes.items()}
+    keep_jobs(jobs, state, state.read().fleet, found, answering)
+    assert [each.renewed for each in jobs.specs] == [renewed]
     state.store.close()

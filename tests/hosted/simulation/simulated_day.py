@@ -33,7 +33,6 @@ from tfs.hosted.fleet_state import Edit, FleetState
 from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.load_following import PER_REPLICA
 from tfs.hosted.packing import free_bytes, pack
-from tfs.hosted.service import keep_jobs
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -330,6 +329,7 @@ class SimulatedDay:
                 self.options.look_s,
                 max(10.0, 3 * self.options.look_s),
             ),
+            jobs=self._jobs,
             holder=f"process {self._num_processes}",
         )
         reader = EditReader(lambda _: None, lambda _: MIB)
@@ -404,9 +404,7 @@ class SimulatedDay:
             state = self._state.read()
         except ServingError:
             return  # the store is away
-        keep_jobs(self._jobs, self._state, state)
         self._jobs.look()
-        keep_jobs(self._jobs, self._state, self._state.read())
         self._controller.take(state)
         fleet = state.fleet
         for name in self._servers.loads:

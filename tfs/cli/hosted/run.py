@@ -14,9 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from tfs.cli.connection import credentials_of
 from tfs.cli.hosted.process_flags import STORE_VARIABLE
@@ -35,7 +33,6 @@ from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.store.state_store import StateStore
 from tfs.hosted.synchronizer import SynchronizerOptions
-from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.server.config.server_config import read_model
 from tfs.server.ports.tls_file import TlsFile
 from tfs.server.system.malloc import apply_settings
@@ -120,13 +117,7 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
         "--model_memory_limit_bytes={memory_bytes}",
         *arguments.server_flags.split(),
     ]
-    channel = credentials_of(arguments)
-    ray_jobs = RayJobs(
-        connect(arguments.ray),
-        arguments.jobs_folder,
-        command,
-        lambda address: is_ready(address, channel),
-    )
+    ray_jobs = RayJobs(connect(arguments.ray), arguments.jobs_folder, command)
     return RunningJobs(ray_jobs, clock)
 
 
@@ -180,22 +171,6 @@ def serve_until_told(
             service.close(clock.now() + _CLOSE_S)
     say("tfs: stopped")
     return 0 if drained else 1
-
-
-def is_ready(address: str, credentials: grpc.ChannelCredentials | None = None) -> bool:
-    """Whether the health service at an address says that requests may come."""
-    with (
-        grpc.secure_channel(address, credentials)
-        if credentials
-        else grpc.insecure_channel(address)
-    ) as channel:
-        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
-        try:
-            reply = check(b"", timeout=1.0)
-        except grpc.RpcError:
-            return False
-    status = health_pb2.HealthCheckResponse.FromString(reply).status
-    return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def _open_store(text: str) -> StateStore:

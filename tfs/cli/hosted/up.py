@@ -12,25 +12,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from tfs.cli.hosted.process_flags import MOST_SERVERS
 from tfs.cli.hosted.run import (
     begin_process,
     control_options,
     door,
-    is_ready,
     read_stores,
     serve_until_told,
 )
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.frontends.listener import Listener
 from tfs.hosted import edits
 from tfs.hosted.edit_reader import EditReader
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.jobs.job_runtime import JobSpec, RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
+from tfs.hosted.reports import JobSighting
+from tfs.hosted.routing.job_connection import connect
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
@@ -41,6 +41,7 @@ JOB: Final = "local"
 _DRAIN_S: Final = 90.0
 _PATIENCE_S: Final = 120.0
 _ROUTER_BYTES: Final = 4 << 30
+_LOOK_S: Final = 0.05
 
 
 def up(arguments: argparse.Namespace) -> int:
@@ -58,13 +59,10 @@ def up(arguments: argparse.Namespace) -> int:
     _want_job(state, arguments)
     clock, flags = MonotonicClock(), arguments.server_flags.split()
     server_processes = LocalProcesses(
-        folder / "jobs", lambda place: _server_command(place, flags), clock, is_ready
+        folder / "jobs", lambda place: _server_command(place, flags), clock
     )
     router_processes = LocalProcesses(
-        folder / "routers",
-        lambda _: _router_command(folder, arguments),
-        clock,
-        is_ready,
+        folder / "routers", lambda _: _router_command(folder, arguments), clock
     )
     servers = RunningJobs(server_processes, clock)
     routers = RunningJobs(router_processes, clock)
@@ -91,7 +89,7 @@ def up(arguments: argparse.Namespace) -> int:
             each.kill()
 
     def announce(say: Callable[[str], None]) -> None:
-        asked = state, arguments.listen, say, started_s
+        asked = state, routers, servers, arguments.listen, say, started_s
         threading.Thread(
             target=_say_when_ready, args=asked, name="say-ready", daemon=True
         ).start()
@@ -159,6 +157,8 @@ def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
 
 
 def _router_command(folder: Path, arguments: argparse.Namespace) -> Sequence[str]:
+    # Of two fleets' routers on one address, Envoy would say nothing.
+    Listener(door(arguments.listen, "")).close()
     return [
         *(sys.executable, "-m", "tfs", "hosted", "run", "--only_routes"),
         f"--store={folder / 'fleet.db'}",
@@ -169,21 +169,23 @@ def _router_command(folder: Path, arguments: argparse.Namespace) -> Sequence[str
 
 
 def _say_when_ready(
-    state: FleetState, listen: str, say: Callable[[str], None], started_s: float
+    state: FleetState,
+    routers: RunningJobs,
+    servers: RunningJobs,
+    listen: str,
+    say: Callable[[str], None],
+    started_s: float,
 ) -> None:
-    """Prints one line when the router and all servers answer."""
-    until_s = time.monotonic() + _PATIENCE_S
-    address = listen.replace("0.0.0.0:", "127.0.0.1:")
-    with grpc.insecure_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(_PATIENCE_S)
-        except grpc.FutureTimeoutError:
-            say(f"tfs: the router does not answer on {listen}; its log says why")
-            return
+    """Prints one line when the router and all servers answer; until then, why some end."""
+    until_s, said = time.monotonic() + _PATIENCE_S, ""
     while time.monotonic() < until_s:
-        now = state.read()
-        job, seen = now.fleet.jobs.get(JOB), now.jobs_seen.get(JOB)
-        if job and seen and len(seen.answering) >= job.num_replicas:
+        seen = [each for jobs in (routers, servers) for each in jobs.seen.values()]
+        problems = [each.problem for found in seen for each in found if each.problem]
+        if problems and problems[0] != said:
+            said = problems[0]
+            say(f"tfs: not ready yet: {said}")
+        job = state.read().fleet.jobs.get(JOB)
+        if job and not problems and _all_answer(state, job, listen):
             took_s = time.monotonic() - started_s
             memory = mebibytes(job.memory_bytes)
             say(
@@ -191,5 +193,17 @@ def _say_when_ready(
                 f"{memory} each behind {listen}; next: tfs hosted add-model NAME BASE_PATH"
             )
             return
-        state.store.wait(now.revision, 1.0)
+        time.sleep(_LOOK_S)
     say("tfs: not all servers answer; tfs hosted status says why")
+
+
+def _all_answer(state: FleetState, job: Job, listen: str) -> bool:
+    """Whether the router accepts connections, and all servers of a job do as told."""
+    seen = state.read().jobs_seen.get(job.name, JobSighting())
+    if len(seen.answering) < job.num_replicas:
+        return False
+    try:
+        connect(listen.replace("0.0.0.0:", "127.0.0.1:"), None).socket.close()
+    except OSError:
+        return False
+    return True

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
+from tfs.hosted import edits
+from tfs.hosted.fleet import Fleet, Job
+from tfs.hosted.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ class JobSpec:
     num_replicas: int
     memory_bytes: int  # for the models of each
     cpus: int = 0  # of each; 0: all that there are
+    # A replica with other limits that makes way for one with these.
+    renewed: int | None = None
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -42,17 +47,14 @@ class Replica:
     limits: tuple[int, int] | None = None  # its memory_bytes and cpus, where known
     started_s: float = 0.0  # by this machine's clock; 0: not known
 
+    def is_outdated(self, job: Job | JobSpec) -> bool:
+        """Whether it runs with other limits than its job has."""
+        return self.limits not in (None, (job.memory_bytes, job.cpus))
+
 
 Seen = Mapping[str, Sequence[Replica]]
 """The replicas that each job should have, in order, and how they do. A job that should
 have none is there while something is left of it."""
-
-
-def all_serve(
-    replicas: Iterable[Replica | None], is_ready: Callable[[str], bool]
-) -> bool:
-    """Whether these replicas serve, so that another one of their job may be drained."""
-    return all(each and each.is_running and is_ready(each.address) for each in replicas)
 
 
 class JobRuntime(Protocol):
@@ -61,8 +63,8 @@ class JobRuntime(Protocol):
     Implementors promise:
 
     1. to look is idempotent: a job gets the number of replicas that it should have, and
-       those that run go on, unless their limits change: then they are drained and started
-       again one after the other;
+       those that run go on, but for one that is to be renewed: it is drained and started
+       again;
     2. a replica that ends is started again, at once for the first time, then after
        pauses that double, until it has run for a while;
     3. a replica that is one too many is drained: it answers what it has accepted;
@@ -160,3 +162,48 @@ class RunningJobs:
                     self._clock.wait(self._changed, self._clock.now() + pause_s)
                 if self._is_closing:
                     return
+
+
+def keep_jobs(
+    jobs: RunningJobs,
+    state: FleetState,
+    fleet: Fleet,
+    routes: Mapping[str, Collection[str]],
+    answering: Collection[str],
+) -> None:
+    """Has the jobs run that are a fleet's own, and notes in it where they listen.
+
+    ``routes`` and who is ``answering`` at all say whether a replica may make way.
+    """
+    own = {name: job for name, job in fleet.jobs.items() if job.is_ours}
+    jobs.keep(
+        JobSpec(
+            *(name, job.num_replicas, job.memory_bytes, job.cpus),
+            _renewed(job, jobs.seen.get(name, ()), routes, answering),
+        )
+        for name, job in own.items()
+    )
+    for name, replicas in jobs.seen.items():
+        found = tuple(each.address for each in replicas if each.address)
+        if name in own and found != own[name].addresses:
+            state.change(edits.set_addresses(name, found))
+
+
+def _renewed(
+    job: Job,
+    replicas: Sequence[Replica],
+    routes: Mapping[str, Collection[str]],
+    answering: Collection[str],
+) -> int | None:
+    """Returns which replica makes way next for one with its job's limits.
+
+    It is the first with others, once all the rest answer for what it answers for.
+    """
+    replicas = replicas[: job.num_replicas]
+    for index, each in enumerate(replicas):
+        if each.is_outdated(job):
+            rest = {other.address for other in replicas if other is not each}
+            routed = [found for found in routes.values() if each.address in found]
+            is_spare = all(rest <= {*found} for found in (answering, *routed))
+            return index if is_spare else None
+    return None

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.clock import Clock
-from tfs.core.errors import InvalidArgument
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen, all_serve
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, Seen
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ReplicaPlace:
 
 
 CommandMaker = Callable[[ReplicaPlace], Sequence[str]]
-"""Returns the command line of a replica; the program by its path."""
+"""Returns the command line of a replica; the program by its path. May raise a ServingError."""
 
 
 @dataclass(slots=True)
@@ -79,8 +79,6 @@ class LocalProcesses:
         folder: Where the folders of jobs are; made if it is not there.
         command: Returns how replicas are started.
         clock: Times pauses.
-        is_ready: Whether the server at an address has all that it should start with;
-            blocks for a second at most.
 
     Raises:
         InvalidArgument: The folder's path is too long for sockets.
@@ -89,17 +87,10 @@ class LocalProcesses:
 
     look_s = 0.1
 
-    def __init__(
-        self,
-        folder: Path,
-        command: CommandMaker,
-        clock: Clock,
-        is_ready: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, folder: Path, command: CommandMaker, clock: Clock) -> None:
         self._folder = folder.absolute()
         self._command = command
         self._clock = clock
-        self._is_ready = is_ready
         if len(os.fsencode(self._folder)) > _LONGEST_FOLDER:
             raise InvalidArgument(
                 f"{self._folder} is too long for sockets in it; choose a shorter folder"
@@ -148,7 +139,7 @@ class LocalProcesses:
             if now_s >= process.kill_at_s:
                 _signal(process, signal.SIGKILL)
         elif spec is None or (
-            process.limits != spec.limits and self._can_spare(process, spec)
+            process.index == spec.renewed and process.limits != spec.limits
         ):
             where = process.name, process.index
             log.info("event=replica_drains job=%s index=%d", *where)
@@ -156,14 +147,6 @@ class LocalProcesses:
             with contextlib.suppress(OSError):  # somebody may have removed its folder
                 self._keep_note(process, drains=True)
             _signal(process, signal.SIGTERM)
-
-    def _can_spare(self, process: _Process, spec: JobSpec) -> bool:
-        """Whether all other replicas of its job serve, so that one may be drained."""
-        every = [self._processes[spec.name, each] for each in range(spec.num_replicas)]
-        others = [each for each in every if each is not process]
-        if any(each.kill_at_s is not None for each in others):
-            return False
-        return all_serve(map(self._replica, others), self._is_ready)
 
     def _found(self, folder: Path) -> _Process:
         """Returns a replica of an earlier runtime, with its process if that still runs."""
@@ -210,7 +193,7 @@ class LocalProcesses:
                     stderr=output,
                     start_new_session=True,
                 )
-        except OSError as error:
+        except (OSError, ServingError) as error:
             self._note_failure(process, f"cannot be started: {error}")
             return
         finally:

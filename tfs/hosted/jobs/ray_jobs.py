@@ -12,14 +12,14 @@ import contextlib
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition
-from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen, all_serve
+from tfs.hosted.jobs.job_runtime import JobSpec, Replica, RunningJobs, Seen
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 
 NAMESPACE: Final = "tfs"
@@ -55,28 +55,29 @@ class ReplicaActor:
         folder: Where its node keeps its files.
         command: The server's command line; ``{python}``, ``{host}``, ``{port}``,
             ``{folder}`` and ``{memory_bytes}`` stand for its own.
+        spec: Its job; what it has from its birth is what Ray keeps free for it.
 
     """
 
-    def __init__(self, folder: str, command: Sequence[str]) -> None:
+    def __init__(self, folder: str, command: Sequence[str], spec: JobSpec) -> None:
         import ray
 
+        self._spec = spec
         self._command = command
         self._host = ray.util.get_node_ip_address()
         self._folder = Path(folder)
+        self._address = self._chosen_address()  # before the server asks for it
         clock = MonotonicClock()
-        processes = LocalProcesses(self._folder, self._made, clock, lambda _: True)
+        processes = LocalProcesses(self._folder, self._made, clock)
         self._jobs = RunningJobs(processes, clock)
+        self._jobs.keep([replace(spec, name=_NAME, num_replicas=1)])
         self._jobs.start()
 
-    def keep(self, spec: JobSpec | None) -> Replica:
-        """Has the server be what it should be, or (None) as it is; returns how it does."""
-        address = self._address()  # before the server asks for it
-        if spec is not None:
-            self._jobs.keep([replace(spec, name=_NAME, num_replicas=1)])
-        for found in self._jobs.seen.get(_NAME, ()):
-            return replace(found, address=address, started_s=0.0)
-        return Replica(address, False, "not started yet")
+    def look(self) -> Replica:
+        """Returns how the server does."""
+        (found,) = self._jobs.seen.get(_NAME) or [Replica("", False, "not started yet")]
+        limits = self._spec.limits
+        return replace(found, address=self._address, limits=limits, started_s=0.0)
 
     def drain(self) -> bool:
         """Drains the server; returns whether it ended in time."""
@@ -85,7 +86,7 @@ class ReplicaActor:
         return has_ended
 
     def _made(self, place: ReplicaPlace) -> Sequence[str]:
-        host, _, port = self._address().rpartition(":")
+        host, _, port = self._address.rpartition(":")
         own = {
             "python": sys.executable,
             "host": host,
@@ -95,7 +96,7 @@ class ReplicaActor:
         }
         return [each.format(**own) for each in self._command]
 
-    def _address(self) -> str:
+    def _chosen_address(self) -> str:
         """Returns where the server listens, on this node for as long as it lives."""
         note = self._folder / _NAME / "0" / "port"
         if not note.exists():
@@ -111,7 +112,6 @@ class _Known:
     """A replica: its actor, and what that was asked for."""
 
     actor: Any
-    given: JobSpec | None = None  # None: what an earlier runtime gave it
     is_ending: bool = False
     answer: Any = None  # what is waited for
     seen: Replica | None = None
@@ -124,21 +124,13 @@ class RayJobs:
         ray: What :func:`connect` returned; its owner shuts it down.
         folder: Where nodes keep files of replicas.
         command: As :class:`ReplicaActor` takes it.
-        is_ready: Whether the server at an address has all that it should start with.
 
     """
 
     look_s = 0.5
 
-    def __init__(
-        self,
-        ray: Any,
-        folder: str,
-        command: Sequence[str],
-        is_ready: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, ray: Any, folder: str, command: Sequence[str]) -> None:
         self._ray, self._folder, self._command = ray, folder, command
-        self._is_ready = is_ready
         self._known: dict[tuple[str, int], _Known] = {}
 
     def look(self, specs: Mapping[str, JobSpec]) -> Seen:
@@ -146,41 +138,28 @@ class RayJobs:
         asked = {(s.name, i): s for s in specs.values() for i in range(s.num_replicas)}
         for key, spec in asked.items():
             if key not in self._known:
-                self._known[key] = _Known(self._actor(key, spec), spec)
+                self._known[key] = _Known(self._actor(key, spec))
         for key, known in self._known.items():
-            self._ask(key, known, asked.get(key))
+            self._ask(key[1], known, asked.get(key))
         self._take_answers()
         waits = Replica("", False, "Ray has found no node with room for it yet")
+        seen = {key: each.seen for key, each in self._known.items()}
         return {
-            name: [self._known[key].seen or waits for key in asked if key[0] == name]
+            name: [seen.get(key) or waits for key in asked if key[0] == name]
             for name in {*specs, *(name for name, _ in self._known)}
         }
 
-    def _ask(self, key: tuple[str, int], known: _Known, wanted: JobSpec | None) -> None:
-        """Asks an actor for what is wanted, unless it was asked and has not answered."""
-        if known.answer is not None and (wanted is None) == known.is_ending:
-            return
-        known.is_ending = wanted is None
-        if wanted is None:
-            known.answer = known.actor.drain.remote()
-            return
-        if known.seen is not None and (
-            known.seen.limits in (None, wanted.limits) or self._can_spare(key)
-        ):
-            known.given = wanted
-        known.answer = known.actor.keep.remote(known.given)
-
-    def _can_spare(self, key: tuple[str, int]) -> bool:
-        """Whether all other replicas of a job serve, as they should, so that one may drain."""
-        others = [
-            each
-            for (name, index), each in self._known.items()
-            if name == key[0] and index != key[1] and not each.is_ending
-        ]
-        return all_serve((each.seen for each in others), self._is_ready) and all(
-            each.given is None or (each.seen and each.seen.limits == each.given.limits)
-            for each in others
+    def _ask(self, index: int, known: _Known, wanted: JobSpec | None) -> None:
+        """Asks an actor how it does, once it has answered; or once, to drain its server."""
+        is_over = wanted is None or (
+            known.seen is not None
+            and known.seen.is_outdated(wanted)
+            and index == wanted.renewed
         )
+        if is_over and not known.is_ending:
+            known.is_ending, known.answer = True, known.actor.drain.remote()
+        elif known.answer is None:
+            known.answer = known.actor.look.remote()
 
     def _take_answers(self) -> None:
         waited = {each.answer: key for key, each in self._known.items() if each.answer}
@@ -196,6 +175,7 @@ class RayJobs:
                 known.seen = self._ray.get(answer)
             if known.is_ending:
                 self._ray.kill(known.actor)
+            if known.is_ending or known.seen is None:  # which is found again, or made
                 del self._known[waited[answer]]
 
     def _find(self) -> None:
@@ -218,4 +198,4 @@ class RayJobs:
             num_cpus=spec.cpus,
             memory=spec.memory_bytes,
         )
-        return kind.remote(f"{self._folder}/{name}#{index}", list(self._command))
+        return kind.remote(f"{self._folder}/{name}#{index}", list(self._command), spec)

@@ -75,9 +75,7 @@ class EnvoyRouter:
         self._is_warming = False  # groups that are new
         self._listeners = {"requests": envoy_config.listener(options.address)}
         self._offer({})
-        processes = LocalProcesses(
-            self._folder, self._command, loop.clock, lambda _: True
-        )
+        processes = LocalProcesses(self._folder, self._command, loop.clock)
         self._jobs = RunningJobs(processes, loop.clock)
         self._jobs.keep([JobSpec(_JOB, 1, _MEMORY_BYTES)])
         self._jobs.start()

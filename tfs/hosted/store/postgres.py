@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted.store.state_store import SCHEMA, Transaction
 
 _CONNECT_S: Final = 5
-_CHANNEL: Final = "tfs_change"
 # Two who make the tables at the same time would collide; this is no other lock's number.
 _SCHEMA_LOCK: Final = 7_846_100
 
@@ -20,8 +18,7 @@ _SCHEMA_LOCK: Final = 7_846_100
 class PostgresStore:
     """Implements :class:`~tfs.hosted.store.state_store.StateStore`.
 
-    The database's clock times leases. NOTIFY only wakes who waits; what changed is read
-    from the tables.
+    The database's clock times leases.
 
     Args:
         url: "postgresql://USER@HOST/DATABASE", as libpq takes it, with several hosts and
@@ -51,9 +48,6 @@ class PostgresStore:
         # Guards the next, and is held while the database works; leaf.
         self._lock = threading.Lock()
         self._connection: Any = None
-        # Guards the connection that waits, and is held while it does; leaf.
-        self._wait_lock = threading.Lock()
-        self._waiting: Any = None
 
     @contextlib.contextmanager
     def begin(self, *, writes: bool) -> Iterator[Transaction]:
@@ -75,33 +69,13 @@ class PostgresStore:
                     )
                     transaction = Transaction(_executing(connection), float(row[0]))
                     yield transaction
-                    if transaction.revision:
-                        connection.execute(f"NOTIFY {_CHANNEL}")
             except self._psycopg.Error as error:
                 self._close_locked()
-                raise self._unreachable(error) from error
-
-    def wait(self, after: int, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        with self._wait_lock:
-            try:
-                if self._waiting is None:
-                    self._waiting = self._connect()
-                    self._waiting.execute(f"LISTEN {_CHANNEL}")
-                (row,) = self._waiting.execute("SELECT revision FROM cell")
-                left_s = deadline_s - time.monotonic()
-                if row[0] <= after and left_s > 0:
-                    for _ in self._waiting.notifies(timeout=left_s, stop_after=1):
-                        pass
-            except self._psycopg.Error as error:
-                self._stop_waiting_locked()
                 raise self._unreachable(error) from error
 
     def close(self) -> None:
         with self._lock:
             self._close_locked()
-        with self._wait_lock:
-            self._stop_waiting_locked()
 
     def _connect(self) -> Any:
         connection = self._psycopg.connect(
@@ -118,11 +92,6 @@ class PostgresStore:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-
-    def _stop_waiting_locked(self) -> None:
-        if self._waiting is not None:
-            self._waiting.close()
-        self._waiting = None
 
     def _unreachable(self, error: Exception) -> Unavailable:
         return Unavailable(

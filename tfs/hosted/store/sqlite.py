@@ -14,7 +14,6 @@ from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.hosted.store.state_store import SCHEMA, Transaction
 
 _BUSY_S: Final = 10.0
-_LOOK_S: Final = 0.05  # for commits of other processes, which cost 10 µs to look for
 
 
 class SqliteStore:
@@ -35,8 +34,6 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        # Notified when a transaction of this process ends; leaf, guards nothing.
-        self._committed = threading.Condition()
 
     @contextlib.contextmanager
     def begin(self, *, writes: bool) -> Iterator[Transaction]:
@@ -58,18 +55,6 @@ class SqliteStore:
             except sqlite3.Error as error:
                 self._close_locked()
                 raise self._unusable(error) from error
-        if writes:
-            with self._committed:
-                self._committed.notify_all()
-
-    def wait(self, after: int, timeout_s: float) -> None:
-        deadline_s = self._clock.now() + timeout_s
-        while (now_s := self._clock.now()) < deadline_s:
-            with self.begin(writes=False) as transaction:
-                if transaction.last_revision() > after:
-                    return
-            with self._committed:
-                self._clock.wait(self._committed, min(now_s + _LOOK_S, deadline_s))
 
     def close(self) -> None:
         with self._lock:

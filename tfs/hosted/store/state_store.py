@@ -237,10 +237,6 @@ class StateStore(Protocol):
         """Begins a transaction, which ends with the block: undone if that raises."""
         ...
 
-    def wait(self, after: int, timeout_s: float) -> None:
-        """Returns when there is a later revision, or at the timeout; may return early."""
-        ...
-
     def close(self) -> None:
         """Closes connections; a later call opens them again."""
         ...
