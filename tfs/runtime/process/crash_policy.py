@@ -4,14 +4,10 @@ A SIGKILL does not say who sent it. If the count of processes that the kernel en
 want of memory has grown since it was last looked at, that was likely the kernel, for the
 whole machine or for a control group that was full. That count is the whole machine's;
 that of a control group would be more exact, and is not to be found in every container.
-
-Likewise a library that gets no thread (libgomp) ends its process with status 1. If a
-control group has refused processes meanwhile, its limit was the reason.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 from collections import deque
@@ -20,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tfs.core.system.limits import GROUPS, PROC, group_folders
 from tfs.runtime.guest.worker_options import LOST_DEVICE, OUT_OF_MEMORY
 
 
@@ -95,24 +90,12 @@ class WorkerEnd:
         how: In words.
         was_killed: Whether by a SIGKILL that was not ours.
         for_memory: Whether that was, as far as can be known, for want of memory.
-        is_innocent: Whether no model can have been the reason.
 
     """
 
     how: str
     was_killed: bool = False
     for_memory: bool = False
-    is_innocent: bool = False
-
-
-def is_for_threads(status: int | None) -> bool:
-    """Whether a process may have ended so because it got no thread or process.
-
-    libgomp exits with 1, C++'s library aborts, and a worker of ours exits with 70.
-    """
-    return status is not None and (
-        status in (1 << 8, 70 << 8) or status & 0x7F == signal.SIGABRT
-    )
 
 
 def describe_status(status: int | None) -> str:
@@ -148,7 +131,6 @@ def _name_of(signal_number: int) -> str:
 
 
 _KILLS: Final = re.compile(rb"^oom_kill (\d+)$", re.M)
-_REFUSED: Final = re.compile(rb"^max (\d+)$", re.M)
 
 
 def num_memory_kills(path: str = "/proc/vmstat") -> int:
@@ -158,16 +140,6 @@ def num_memory_kills(path: str = "/proc/vmstat") -> int:
     except OSError:
         return 0
     return int(found[1]) if found else 0
-
-
-def num_refused_processes(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Returns how many threads and processes this control group, and those above, refused."""
-    num = 0
-    for folder in {*group_folders("pids", proc, groups)}:
-        with contextlib.suppress(OSError):
-            found = _REFUSED.search((folder / "pids.events").read_bytes())
-            num += int(found[1]) if found else 0
-    return num
 
 
 class KernelCount:

@@ -13,7 +13,6 @@ from tfs.runtime.process.crash_policy import (
     CrashPolicy,
     KernelCount,
     num_memory_kills,
-    num_refused_processes,
 )
 
 
@@ -32,8 +31,6 @@ class ProcessOptions:
             long, the others begin beside it instead of after it.
         crashes: How many crashes are too many.
         memory_kills: Tells, when a worker was killed, whether it was for want of memory.
-        refused_processes: Tells, when a worker ended itself, whether it was for want of
-            a thread or process.
         on_quarantine: Called on the loop, once, with a version and the reason.
         is_urgent: Whether loads need not give way to requests, because the server is
             starting or has nothing to serve. Called on any thread.
@@ -52,9 +49,6 @@ class ProcessOptions:
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     memory_kills: KernelCount = field(
         default_factory=lambda: KernelCount(num_memory_kills)
-    )
-    refused_processes: KernelCount = field(
-        default_factory=lambda: KernelCount(num_refused_processes)
     )
     on_quarantine: Callable[[ServableId, str], None] = lambda _servable, _reason: None
     is_urgent: Callable[[], bool] = lambda: False

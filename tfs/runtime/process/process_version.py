@@ -223,7 +223,7 @@ class ProcessVersion:
             self._has_worked_between = since >= _WORKED_WELL_CALLS
             self._num_calls_at_kill = self._num_calls_of_dead
         was_chosen = end.was_killed and (not was_in_use or self._has_worked_well(end))
-        if was_in_use and not (end.is_innocent or was_chosen):
+        if was_in_use and not was_chosen:
             self._note_crash(end)
         return not (was_chosen and num_calls)
 

@@ -26,7 +26,6 @@ from tfs.runtime.process.crash_policy import (
     CrashHistory,
     WorkerEnd,
     describe_status,
-    is_for_threads,
 )
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_version import ProcessVersion
@@ -375,9 +374,6 @@ class Worker:
         was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
         if was_killed and self._options.memory_kills.is_more():
             return WorkerEnd(FOR_MEMORY, was_killed=True, for_memory=True)
-        if is_for_threads(status) and self._options.refused_processes.is_more():
-            how = f"ended because it could start no more threads: {thread_limits()}"
-            return WorkerEnd(how, is_innocent=True)
         return WorkerEnd(describe_status(status), was_killed)
 
     def _respawn(self, delay_s: float, error: ServingError) -> None:
