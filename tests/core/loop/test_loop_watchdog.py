@@ -56,7 +56,7 @@ class Spent:
 def test_a_round_that_waits_for_a_processor_is_not_called_slow(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The machine is: one line says so, and the stack waits until the round earns it."""
+    """The machine is: the stack waits until the round earns it."""
     loop, spent = ServingLoop(clock), Spent()
     watchdog = LoopWatchdog(loop, 0.1, spent)
 
@@ -69,10 +69,8 @@ def test_a_round_that_waits_for_a_processor_is_not_called_slow(
     def is_preempted() -> None:
         look_after(0.0, 0.01)
         look_after(0.09, 0.01)
-        assert "ran_s=0.010 queued_s=0.090" in caplog.text
         for _ in range(3):
             look_after(0.2, 0.01)
-        assert caplog.text.count("event=slow_round_queued") == 1
         assert "event=slow_round_stack" not in caplog.text
         look_after(0.0, 0.01, slept_s=0.04)
         assert watchdog.num_reports == 1

@@ -62,7 +62,6 @@ class LoopWatchdog:
         self._times = times or self._reader.read
         self._seen_s: float | None = None  # when the round began that was seen last
         self._next_s = limit_s  # how long it may take until its stack is logged
-        self._next_queued_s = limit_s  # the same, for a line that blames the machine
         self._before: ThreadTimes | None = None  # when that round was first seen
         self._last: ThreadTimes | None = None  # at the look before this one
         self._closing = threading.Event()
@@ -91,22 +90,19 @@ class LoopWatchdog:
         took_s = self._loop.clock.now() - since_s
         if since_s != self._seen_s:
             self._seen_s = since_s
-            self._next_s = self._next_queued_s = self._limit_s
+            self._next_s = self._limit_s
             # A round that takes too long may also have kept this thread from looking.
             self._before = self._last if took_s < self._limit_s else last
-        if took_s < self._next_s and took_s < self._next_queued_s:
+        if took_s < self._next_s:
             return
         spent = self._spent()
         own_s = took_s if spent is None else took_s - spent.queued_s
+        if own_s < self._next_s:
+            return
         frame = sys._current_frames().get(self._loop.thread_ident)
         if frame is None or self._loop.busy_since_s != since_s:
             return  # the round is over, and the frame belongs to another one
-        if spent is not None and own_s < self._next_s:
-            if took_s >= self._next_queued_s:
-                self._blame_machine(took_s, spent)
-            return
         self._next_s = own_s * _PATIENCE_GROWS_BY
-        self._next_queued_s = max(self._next_queued_s, took_s * _PATIENCE_GROWS_BY)
         self.num_reports += 1
         known = spent or ThreadTimes(math.nan, math.nan)
         log.warning(
@@ -117,17 +113,6 @@ class LoopWatchdog:
             known.ran_s,
             known.queued_s,
             "".join(traceback.format_stack(frame)).rstrip(),
-        )
-
-    def _blame_machine(self, took_s: float, spent: ThreadTimes) -> None:
-        self._next_queued_s = took_s * _PATIENCE_GROWS_BY
-        log.warning(
-            "event=slow_round_queued loop=%s took_s=%.3f ran_s=%.3f queued_s=%.3f "
-            "why='others compute: the machine had no processor for it'",
-            self._loop.name,
-            took_s,
-            spent.ran_s,
-            spent.queued_s,
         )
 
     def _spent(self) -> ThreadTimes | None:
