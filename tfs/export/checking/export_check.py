@@ -230,11 +230,6 @@ def _warn(result: CheckResult) -> None:
             "values in the model",
             ",".join(result.variables),
         )
-    if result.read_arguments:
-        log.warning(
-            "event=command_line_read the model reads the command line (sys.argv); a "
-            "server has another: keep the values in the model"
-        )
     if result.files:
         log.warning(
             "event=files_outside_of_version paths=%s are read by the model; a server "

@@ -4,8 +4,8 @@ The program waits for requests and forks a process for each check, so that impor
 torch is paid for once. What it runs is what a worker runs: the platform's loader and
 its calls, with a worker's command line and environment. A crash ends the fork alone.
 
-It also notes what a version reads of its process: variables, arguments and files. All of
-these are others on a server. Only reads by the version's own code count, not those by
+It also notes what a version reads of its process: variables and files. Both are others on
+a server. Only reads by the version's own code count, not those by
 libraries, except for files, which are noted by their place. Nothing of this is undone,
 because the process tries one version and ends.
 """
@@ -95,7 +95,6 @@ class CheckResult:
         failed_others: By signature that has no example, why it failed on that of
             ``serving_default``.
         variables: Environment variables that its code read.
-        read_arguments: Whether its code read the command line.
         files: Files outside of the version that were read.
 
     """
@@ -104,7 +103,6 @@ class CheckResult:
     failure: CheckFailure | None = None
     failed_others: dict[str, str] = field(default_factory=dict)
     variables: list[str] = field(default_factory=list)
-    read_arguments: bool = False
     files: list[str] = field(default_factory=list)
 
 
@@ -164,7 +162,6 @@ def _run(request: Mapping[str, Any]) -> None:
         reads = WatchedReads(request["folder"])
         _try(request["folder"], manifest, request["device"], result)
         result.variables = sorted(reads.variables)
-        result.read_arguments = reads.arguments
         result.files = sorted(reads.files)
         with open(request["result"], "wb") as file:
             pickle.dump(result, file)
@@ -274,9 +271,7 @@ def _causes(error: BaseException) -> Iterator[RaisedError]:
 _OWN_CODE: Final = ("<torch_package_", "tfs_servable_")
 """Prefixes of the names of modules that were loaded from a version."""
 
-_ON_THE_WAY: Final = frozenset(
-    {"os", "collections.abc", "_collections_abc", "argparse", "getopt", __name__}
-)
+_ON_THE_WAY: Final = frozenset({"os", "collections.abc", "_collections_abc", __name__})
 
 
 class WatchedReads:
@@ -284,14 +279,12 @@ class WatchedReads:
 
     Attributes:
         variables: Names of environment variables.
-        arguments: Whether the command line was read.
         files: Absolute paths that are neither in the version nor on every server.
 
     """
 
     def __init__(self, folder: str) -> None:
         self.variables: set[str] = set()
-        self.arguments = False
         self.files: set[str] = set()
         self._everywhere = tuple(
             os.path.join(os.path.abspath(place), "")
@@ -305,7 +298,6 @@ class WatchedReads:
             )
         )
         self._watch_variables()
-        sys.argv = _Arguments(sys.argv, self)
         sys.addaudithook(self._audit)
 
     def _watch_variables(self) -> None:
@@ -332,31 +324,6 @@ class WatchedReads:
             and os.path.isfile(path)
         ):
             self.files.add(path)
-
-
-class _Arguments(list[str]):
-    """``sys.argv``, which notes who looks."""
-
-    def __init__(self, arguments: list[str], reads: WatchedReads) -> None:
-        super().__init__(arguments)
-        self._reads = reads
-
-    def __getitem__(self, place: Any) -> Any:
-        if place != 0:  # the program's name
-            self._note()
-        return super().__getitem__(place)
-
-    def __iter__(self) -> Any:
-        self._note()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._note()
-        return super().__len__()
-
-    def _note(self) -> None:
-        if _is_own_code(sys._getframe(2)):
-            self._reads.arguments = True
 
 
 def _is_own_code(frame: Any) -> bool:
