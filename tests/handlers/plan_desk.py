@@ -159,8 +159,10 @@ class PromptModel(Model):
 class Lookup:
     """A serving map with labels, which looks each request up by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *servables: Servable) -> None:
         self.map = ServingMap()
+        for each in servables:
+            self.map.publish(ServableHandle(each.id, each))
         self.labels: dict[str, int] = {}
 
     def acquire(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from managers.serving_map import ServingMap
 from tests.e2e.serving import (
     Serving,
     config_text,
@@ -17,11 +16,11 @@ from tests.e2e.serving import (
     run_command,
     write_whole,
 )
+from tests.handlers.plan_desk import Lookup
 from tests.server.environment import config, model
 from tests.server.puppet import PuppetServable
 from tests.server.validated import save_for, write_requests, write_statistics
 from tfs.client import Client
-from tfs.core.call import Call
 from tfs.core.errors import (
     DataLoss,
     FailedPrecondition,
@@ -30,7 +29,6 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.servable import Servable
-from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version.input_statistics import (
@@ -47,35 +45,6 @@ from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
 FEW = Guard(max_mean_abs_diff=0.5, max_error_rate=0.0)
-
-
-class Lookup:
-    """Finds one version, if there is one."""
-
-    def __init__(self, serving: Servable | None) -> None:
-        self._map = ServingMap()
-        if serving is not None:
-            self._map.publish(ServableHandle(serving.id, serving))
-
-    def acquire(
-        self,
-        name: str,
-        version: int | None,
-        label: str | None,
-        client_id: bytes | None,
-        call: Call,
-    ) -> ServableHandle[Servable]:
-        return self.look_at(name, version, label)
-
-    def look_at(
-        self, name: str, version: int | None, label: str | None
-    ) -> ServableHandle[Servable]:
-        return self._map.acquire(name)  # type: ignore[return-value]
-
-    def acquire_shared(
-        self, name: str, version: int | None, label: str | None, num: int
-    ) -> ServableHandle[Servable] | None:
-        return None  # each is looked up by itself
 
 
 def servable(version: int, factor: float) -> PuppetServable:
@@ -98,7 +67,8 @@ def checked(
     live: Callable[[ServableId], Mapping[str, Sequence[Value]]] = none,
 ) -> str:
     """Returns why a version is refused; "" if it is not."""
-    made = Validation(lambda _: settings, Lookup(serving), live, FakeClock(), Stats())
+    lookup = Lookup() if serving is None else Lookup(serving)
+    made = Validation(lambda _: settings, lookup, live, FakeClock(), Stats())
     check = made.check
     try:
         check(candidate, path)

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.kept_log import KeptLog
+from tests.handlers.plan_desk import SharedLookup
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.oip.datatype import DATATYPES, raw_contents
 from tfs.codec.oip.infer_messages import CONTENTS
 from tfs.codec.predict_request import write_predict_request
 from tfs.codec.tensor import tensor_view_of
-from tfs.core.call import Call
 from tfs.core.dtype import BOOL, FLOAT32, STRING, DType
-from tfs.core.errors import NotFound
 from tfs.core.servable import InferenceTask, OneByOne
-from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -60,33 +58,6 @@ class Echo(OneByOne):
         self.tasks.append(task)
         task.on_done({"y": task.inputs["x"]})
 
-    def acquire_shared(
-        self, name: str, version: int | None, label: str | None, num: int
-    ) -> ServableHandle[Any]:
-        handle: ServableHandle[Any] = ServableHandle(self.id, self)
-        for _ in range(num):
-            handle.pin(None)
-        return handle
-
-    def acquire(
-        self,
-        name: str,
-        version: int | None,
-        label: str | None,
-        client_id: bytes | None,
-        call: Call,
-    ) -> ServableHandle[Any]:
-        return self.look_at(name, version, label)
-
-    def look_at(
-        self, name: str, version: int | None, label: str | None
-    ) -> ServableHandle[Any]:
-        if name != "m":
-            raise NotFound(f"no model {name}")
-        handle: ServableHandle[Any] = ServableHandle(self.id, self)
-        handle.pin(None)
-        return handle
-
 
 class Desk:
     """The handlers of all forms over one servable."""
@@ -94,9 +65,10 @@ class Desk:
     def __init__(self, servable: Echo | None = None) -> None:
         self.servable = servable or Echo()
         self.gate = RequestGate()
-        self.predict = PredictHandler(self.servable, self.gate)
+        lookup = SharedLookup(self.servable)
+        self.predict = PredictHandler(lookup, self.gate)
         form = InferFormat(self.gate.now)
-        self.infer = PredictHandler(self.servable, self.gate, form=form)
+        self.infer = PredictHandler(lookup, self.gate, form=form)
         service: Any = _NoService()
         methods = oip_methods(service, self.infer, DecodePool())
         self.bursts = RequestBursts(self.infer)
