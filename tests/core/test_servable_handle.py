@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import pytest
@@ -89,46 +88,6 @@ def test_repr_shows_state_and_pins() -> None:
     assert repr(handle) == "<ServableHandle a/1 live pins=1>"
     handle.retire(lambda: None)
     assert "retired" in repr(handle)
-
-
-@pytest.mark.slow
-def test_no_reader_ever_uses_what_was_destroyed() -> None:
-    """Readers and an unloader race; a pinned, live servable is never destroyed."""
-
-    class Model:
-        is_alive = True
-
-    current = ServableHandle(ID, Model())
-    stop = threading.Event()
-    faults: list[str] = []
-
-    def read() -> None:
-        while not stop.is_set():
-            handle = current
-            handle.pin(None)
-            if handle.live:
-                try:
-                    if not handle.servable.is_alive:
-                        faults.append("used after destruction")
-                except AttributeError:
-                    faults.append("used after being dropped")
-            handle.release()
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for _ in range(300):
-        old, current = current, ServableHandle(ID, Model())
-        unpinned = threading.Event()
-        old.retire(unpinned.set)
-        while old.num_pins:
-            unpinned.wait(0.001)  # a reader may have looked its release up before
-        old.servable.is_alive = False
-        old.drop()
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert faults == []
 
 
 class OneServable:

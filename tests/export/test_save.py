@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -401,18 +401,6 @@ def test_a_full_disk_is_an_error_and_does_not_end_the_program(tmp_path: Path) ->
     ], done.stderr
 
 
-def test_batching_parameters_are_read_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
-    """A typing mistake in them shows here, not on the server."""
-    with pytest.raises(InvalidArgument, match="max_batch_sise"):
-        save(
-            AddsOne(), torch.rand(2, 3), tmp_path / "base",
-            packaging=Packaging(batching_parameters="max_batch_sise { value: 8 }"),
-        )  # fmt: skip
-    assert not (tmp_path / "base").exists()
-
-
 def test_module_with_a_batched_part_is_saved_with_its_concurrency(
     tmp_path: Path,
 ) -> None:
@@ -424,22 +412,32 @@ def test_module_with_a_batched_part_is_saved_with_its_concurrency(
 
 
 @pytest.mark.parametrize(
-    ("platform", "concurrency"),
-    [("torch_package", 0), ("torch_package", 1000), ("torch_export", 2)],
+    ("platform", "packaging", "words"),
+    [
+        ("torch_package", {"concurrency": 0}, "concurrency"),
+        ("torch_package", {"concurrency": 1000}, "concurrency"),
+        ("torch_export", {"concurrency": 2}, "concurrency"),
+        (
+            "torch_package",
+            {"batching_parameters": "max_batch_sise { value: 8 }"},
+            "max_batch_sise",
+        ),
+    ],
 )
-def test_concurrency_that_cannot_be_is_refused(
-    tmp_path: Path, platform: str, concurrency: int
+def test_packaging_that_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path, platform: str, packaging: dict[str, Any], words: str
 ) -> None:
-    """Graphs have no part that could be joined."""
-    with pytest.raises(InvalidArgument):
+    """A mistake shows here, not on the server; graphs have no part that could be joined."""
+    place = tmp_path / "base"
+    with pytest.raises(InvalidArgument, match=words):
         save(
             AddsOne(),
             torch.ones(2, 3),
-            tmp_path / "base",
+            place,
             platform=platform,
-            packaging=Packaging(concurrency=concurrency),
+            packaging=Packaging(**packaging),
         )
-    assert not (tmp_path / "base").exists()
+    assert not place.exists()
 
 
 def test_a_file_that_was_edited_and_reloaded_is_saved_as_it_is_now(

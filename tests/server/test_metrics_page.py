@@ -112,15 +112,6 @@ def test_a_batch_of_the_round_that_brought_its_request_made_nobody_wait(
         assert bench.value(f"tfs_request_phase_seconds_sum{labels}") == total
 
 
-def test_a_version_that_nobody_asks_for_has_ended_and_not_failed(bench: Bench) -> None:
-    """An alert about what failed ends when the version is replaced or called off."""
-    (bad,) = bench.models["bad"].states
-    bench.models["bad"] = ServedModel([bad], None)
-    state = 'tfs_model_version_state{model="bad",version="1",state="%s"}'
-    assert bench.value(state % "END") == 1
-    assert bench.value(state % "FAILED") is None
-
-
 def test_an_available_version_with_a_fault_has_failed(bench: Bench) -> None:
     """Its interpreters are quarantined: it is loaded, and answers nobody."""
     ill = ServableState(ServableId("m", 2), ManagerState.AVAILABLE, error=NotFound("x"))

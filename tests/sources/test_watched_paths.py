@@ -123,13 +123,25 @@ def test_what_was_looked_at_before_the_start_is_watched_from_then_on() -> None:
         assert files.num_calls == calls
 
 
-def test_without_any_events_everything_is_polled() -> None:
-    """A system that has no watches left still sees new versions."""
-    watcher = FakeWatcher(refuses=True)
+@pytest.mark.parametrize(
+    ("why", "after_s"),
+    [
+        ("no watch is left", 5),
+        ("the watch went astray", 5),
+        ("the event was lost", 600),
+    ],
+)
+def test_what_no_event_told_is_found_all_the_same(why: str, after_s: float) -> None:
+    """By polling where there are no watches; by the check that comes with poll_wait_s
+    where a base path became another directory; else by the look that comes anyway.
+    """
+    watcher = FakeWatcher(refuses=why == "no watch is left")
     source, files, clock, target = started(watcher, events=True)
     with source:
         files.write("/models/digits/2/servable.json")
-        clock.advance(5)
+        if why == "the watch went astray":
+            watcher.paths.clear()
+        clock.advance(after_s)
         assert target.wait_for(lambda calls: len(calls) == 2)
 
 
@@ -147,16 +159,6 @@ def test_what_could_not_be_read_is_looked_at_soon_again(path: str) -> None:
         assert len(target.calls) == 1
         files.break_path(path, None)
         clock.advance(5)
-        assert target.wait_for(lambda calls: len(calls) == 2)
-
-
-def test_a_lost_event_is_made_up_for() -> None:
-    """What no event told is found by the look that comes anyway."""
-    watcher = FakeWatcher()
-    source, files, clock, target = started(watcher, events=True)
-    with source:
-        files.write("/models/digits/2/servable.json")
-        clock.advance(600)
         assert target.wait_for(lambda calls: len(calls) == 2)
 
 
@@ -181,17 +183,6 @@ def test_the_more_base_paths_are_watched_the_more_rarely_each_is_listed_anyway()
             clock.advance(1)
             source.step()
         assert calls < files.num_calls <= 6 * calls
-
-
-def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
-    """The check that comes with poll_wait_s notices a watch that went astray."""
-    watcher = FakeWatcher()
-    source, files, clock, target = started(watcher, events=True)
-    with source:
-        files.write("/models/digits/2/servable.json")
-        watcher.paths.clear()
-        clock.advance(5)
-        assert target.wait_for(lambda calls: len(calls) == 2)
 
 
 def test_a_repository_that_became_another_directory_is_looked_at() -> None:

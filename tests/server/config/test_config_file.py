@@ -145,29 +145,22 @@ def test_whoever_asks_is_told_that_the_file_cannot_be_read(path: Path) -> None:
     assert told[1] == ""
 
 
-def test_the_thread_applies_an_edit(path: Path) -> None:
-    """Started, the watch needs nobody to poll it, and it ends when closed."""
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_the_thread_applies_an_edit(path: Path, is_asked: bool) -> None:
+    """Started, the watch needs nobody to poll it, and ends when closed; a look that is
+    asked for does not wait for the end of a pause.
+    """
     applied = threading.Event()
+    pause_s = 3600.0 if is_asked else 0.01
     watched = ConfigFileWatch(
-        str(path), "one", lambda _: applied.set(), MonotonicClock(), 0.01
+        str(path), "one", lambda _: applied.set(), MonotonicClock(), pause_s
     )
     watched.start()
     path.write_text("two")
+    if is_asked:
+        watched.look_soon()
     assert applied.wait(10)
     watched.close()
-    watched.close()
-
-
-def test_the_thread_looks_when_it_is_asked(path: Path) -> None:
-    """A look that is asked for does not wait for the end of a pause."""
-    applied = threading.Event()
-    watched = ConfigFileWatch(
-        str(path), "one", lambda _: applied.set(), MonotonicClock(), 3600.0
-    )
-    watched.start()
-    path.write_text("two")
-    watched.look_soon()
-    assert applied.wait(10)
     watched.close()
 
 
