@@ -416,7 +416,7 @@ def test_module_with_a_batched_part_is_saved_with_its_concurrency(
     [
         ("torch_package", {"concurrency": 0}, "concurrency"),
         ("torch_package", {"concurrency": 1000}, "concurrency"),
-        ("torch_export", {"concurrency": 2}, "concurrency"),
+        ("torch_export", {"concurrency": 2}, "runs one request at a time"),
         (
             "torch_package",
             {"batching_parameters": "max_batch_sise { value: 8 }"},
