@@ -47,7 +47,7 @@ class Idle:
         self.servers.start()
         self.router = f"unix:{folder}/router.sock"
         looks = SynchronizerOptions(0.2, down_after_s=PATIENCE_S, window_s=window_s)
-        router = PythonRouterOptions([door(self.router, "")])
+        router = PythonRouterOptions([door(self.router, "--listen")])
         self.service = HostedService(
             self.state,
             ServiceOptions(ControlOptions(), router, looks),

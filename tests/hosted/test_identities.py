@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.certificates import CLIENT_NAME, Certificates
 from tests.hosted.fleets import MIB, check, server, state_in
+from tfs.cli.hosted.run import control_options
 from tfs.codec.call_error import read_error
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.clock import MonotonicClock
@@ -33,7 +35,7 @@ BOB = Peer("192.0.2.2:1", "control", identity=("something", "bob"))
 
 
 def test_a_name_has_its_role() -> None:
-    """An editor changes, a viewer reads, others get nothing; who shows no name is none."""
+    """An editor changes, a viewer reads, others get nothing, as does who shows no name."""
     known = Identities({"ann": Identity("editor"), "bob": Identity("viewer")})
     assert known.owner(ANN, changes=True) == "ann"
     assert known.owner(BOB, changes=False) == "bob"
@@ -41,34 +43,71 @@ def test_a_name_has_its_role() -> None:
         known.owner(BOB, changes=True)
     with pytest.raises(PermissionDenied, match="eve is nobody"):
         known.owner(Peer("", "control", identity=("eve",)), changes=False)
-    assert known.owner(Peer("127.0.0.1:1", "control", True), changes=True) == ""
+    with pytest.raises(PermissionDenied, match="shows no name is nobody"):
+        known.owner(Peer("127.0.0.1:1", "control", True), changes=False)
     assert Identities().owner(BOB, changes=True) == ""
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "{}",
-        "[]",
-        "{",
-        '{"ann": {}}',
-        '{"ann": {"role": "owner"}}',
-        '{"ann": {"role": "editor", "instance": "test"}}',
-        '{"ann": {"role": "editor", "max_modells": 1}}',
-        '{"ann": {"role": "editor", "max_models": -1}}',
-        '{"ann": {"role": "editor", "max_models": "1"}}',
+        ("{}", " names nobody"),
+        ("[]", " names nobody"),
+        ("{", ": no JSON: "),
+        ('{"ann": {}}', ": ann: role is viewer or editor: ''"),
+        ('{"ann": "editor"}', ": ann has 'editor', which is none of role, "),
+        ('{"ann": {"role": ["viewer"]}}', ": ann: role is viewer or editor: "),
+        ('{"ann": {"role": "editor", "instance": ""}}', ": ann: instance is prod or "),
+        ('{"ann": {"role": "editor", "max": 1}}', ": ann has max, which is none of "),
+        ('{"ann": {"role": "editor", "max_models": -1}}', ": ann: max_models is a "),
+        ('{"ann": {"role": "editor", "max_models": "1"}}', ": ann: max_models is a "),
+        ("\xff", ": no JSON: "),
+        ("", ": No such file"),
     ],
 )
-def test_a_file_with_a_mistake_is_refused(text: str) -> None:
-    """It is not half believed."""
-    with pytest.raises(InvalidArgument):
-        read_identities(text)
+def test_a_file_with_a_mistake_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    """It is not half believed: flag, name and field are named."""
+    file = tmp_path / "identities.json"
+    if text:
+        file.write_text(text, encoding="latin-1")
+    with pytest.raises(InvalidArgument) as caught:
+        read_identities(str(file))
+    assert caught.value.message.startswith(f"--identities={file}{said}")
+
+
+@pytest.mark.parametrize("config", ["", "no client_verify", "broken", "whole"])
+def test_names_are_told_apart_only_where_certificates_are_verified(
+    config: str, tmp_path: Path
+) -> None:
+    """Without ``client_verify`` everybody might do everything: it does not start."""
+    file = tmp_path / "identities.json"
+    file.write_text('{"ann": {"role": "viewer"}}')
+    tls = Certificates().write_config(tmp_path, mutual=config == "whole")
+    if config == "broken":
+        tls.write_text("server_key: ")
+    arguments = argparse.Namespace(
+        control="127.0.0.1:0",
+        control_http="",
+        control_ssl_config_file=str(tls) if config else "",
+        identities=str(file),
+    )
+    if config == "whole":
+        assert control_options(arguments, None).identities.by_name
+        return
+    said = (
+        "no SSLConfig, at line" if config == "broken" else "needs client_verify: true"
+    )
+    with pytest.raises(InvalidArgument, match=said):
+        control_options(arguments, None)
 
 
 def test_quotas_are_kept_and_their_refusals_told(tmp_path: Path) -> None:
     """What an owner has is counted with all replicas; who has no quota is not counted."""
-    text = '{"ann": {"role": "editor", "max_models": 2, "max_memory_bytes": 41943040}}'
-    known = read_identities(text)
+    quotas = tmp_path / "identities.json"
+    quotas.write_text(
+        '{"ann": {"role": "editor", "max_models": 2, "max_memory_bytes": 41943040}}'
+    )
+    known = read_identities(str(quotas))
     state = state_in(tmp_path)
     for address in ("a", "b"):
         state.change(edits.put_job(server(address, 1000 * MIB)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
@@ -17,7 +18,7 @@ class Identity:
     """What a name stands for. Immutable."""
 
     # "viewer" reads; "editor" changes as well, and owns the models that it adds.
-    role: str
+    role: str = ""
     # "prod", or "temp": it changes models of Temp and nothing else.
     instance: str = "prod"
     max_models: int = 0  # that it may own; 0 for any number
@@ -25,12 +26,13 @@ class Identity:
 
     def __post_init__(self) -> None:
         if self.role not in ("viewer", "editor"):
-            raise InvalidArgument(f"a role is viewer or editor: {self.role!r}")
+            raise InvalidArgument(f"role is viewer or editor: {self.role!r}")
         if self.instance not in ("prod", "temp"):
-            raise InvalidArgument(f"an instance is prod or temp: {self.instance!r}")
-        for each in (self.max_models, self.max_memory_bytes):
-            if type(each) is not int or each < 0:
-                raise InvalidArgument(f"a quota is a number, 0 or more: {each!r}")
+            raise InvalidArgument(f"instance is prod or temp: {self.instance!r}")
+        for each in ("max_models", "max_memory_bytes"):
+            value = getattr(self, each)
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(f"{each} is a number, 0 or more: {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,15 @@ class Identities:
     by_name: Mapping[str, Identity] = field(default_factory=dict)
 
     def owner(self, peer: Peer, *, changes: bool) -> str:
-        """Returns the name that a caller goes by; empty for one without a certificate.
+        """Returns the name that a caller goes by; empty if nobody is told apart.
 
         Raises PermissionDenied if it is not known, or may not change what it asks to.
         """
-        if not self.by_name or not peer.identity:
+        if not self.by_name:
             return ""
         known = [name for name in peer.identity if name in self.by_name]
         if not known:
-            said = ", ".join(peer.identity)
+            said = ", ".join(peer.identity) or "who shows no name"
             raise PermissionDenied(f"{said} is nobody whom this fleet knows")
         if changes and self.by_name[known[0]].role != "editor":
             raise PermissionDenied(f"{known[0]} is a viewer, who changes nothing here")
@@ -117,16 +119,30 @@ def _taken(fleet: Fleet, owner: str) -> tuple[int, int]:
     return len(own), sum(each.memory_bytes * each.max_replicas for each in own)
 
 
-def read_identities(text: str) -> Identities:
+def read_identities(file: str) -> Identities:
     """Reads {"NAME": {"role": "editor", "max_models": 10, "max_memory_bytes": 1000}}.
 
     Raises InvalidArgument if it is something else, or names nobody.
     """
+    where = f"--identities={file}"
     try:
-        form = json.loads(text)
-        made = {name: Identity(**each) for name, each in form.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidArgument(f"--identities: {error}") from None
-    if not made:
-        raise InvalidArgument("--identities names nobody")
-    return Identities(made)
+        form = json.loads(Path(file).read_bytes())
+    except OSError as error:
+        raise InvalidArgument(f"{where}: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{where}: no JSON: {error}") from None
+    if not isinstance(form, dict) or not form:
+        raise InvalidArgument(f"{where} names nobody")
+    return Identities({name: _read(f"{where}: {name}", form[name]) for name in form})
+
+
+def _read(where: str, form: object) -> Identity:
+    known = [each.name for each in fields(Identity)]
+    other = form.keys() - known if isinstance(form, dict) else [repr(form)]
+    if not isinstance(form, dict) or other:
+        names = f"{', '.join(sorted(other))}, which is none of {', '.join(known)}"
+        raise InvalidArgument(f"{where} has {names}")
+    try:
+        return Identity(**form)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}") from None

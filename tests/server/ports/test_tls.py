@@ -67,6 +67,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A missing file and one that is no SSLConfig are told apart; no key is shown."""
     with pytest.raises(FailedPrecondition, match="No such file"):
         read_tls_file(str(tmp_path / "none"))
+    with pytest.raises(FailedPrecondition, match="--control_ssl_config_file=/none: No"):
+        TlsFile("/none", "--control_ssl_config_file")
     bad = tmp_path / "bad"
     bad.write_text('server_key: "secret\nsecret"')
     with pytest.raises(InvalidArgument, match="Invalid protobuf file") as caught:

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         control = control_options(arguments, key_file)
     xds = None
     if arguments.xds:
-        xds = door(arguments.xds, arguments.ssl_config_file, "--xds")
+        xds = door(arguments.xds, "--xds", arguments.ssl_config_file)
     tls = None
     if credentials_of(arguments) is not None:  # which says what is wrong with a file
         tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
@@ -122,7 +122,7 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
 
 
 def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
-    listen = door(arguments.listen, arguments.ssl_config_file)
+    listen = door(arguments.listen, "--listen", arguments.ssl_config_file)
     if not arguments.envoy:
         return PythonRouterOptions([listen], arguments.hedge_budget)
     if arguments.ssl_config_file:
@@ -194,19 +194,19 @@ def control_options(
     A key for callers over HTTP is made and written to a file that its owner alone can
     read, if there is such a file.
     """
-    ssl = arguments.control_ssl_config_file
-    control = ControlOptions([door(arguments.control, ssl, "--control")])
-    if arguments.identities:
-        if not ssl:
-            raise InvalidArgument("--identities needs --control_ssl_config_file")
-        try:
-            text = Path(arguments.identities).read_text()
-        except OSError as error:
-            raise InvalidArgument(f"--identities: {error}") from None
-        control = replace(control, identities=read_identities(text))
+    ssl = arguments.control_ssl_config_file, "--control_ssl_config_file"
+    listener = door(arguments.control, "--control", *ssl)
+    control = ControlOptions([listener])
+    if file := arguments.identities:
+        if listener.tls is None or not listener.tls.current().verify_client:
+            raise InvalidArgument(
+                "--identities needs client_verify: true, and custom_ca, in the file of "
+                "--control_ssl_config_file: the names are those of client certificates"
+            )
+        control = replace(control, identities=read_identities(file))
     if not arguments.control_http:
         return control
-    http = door(arguments.control_http, ssl, "--control_http")
+    http = door(arguments.control_http, "--control_http", *ssl)
     return replace(
         control,
         http_listeners=[replace(http, name="http", protocol="http/1.1")],
@@ -239,8 +239,10 @@ def read_stores(texts: list[str], default: str) -> Mapping[str, str]:
     return stores
 
 
-def door(address: str, ssl_config_file: str, flag: str = "--listen") -> ListenerOptions:
-    """Returns where a process listens.
+def door(
+    address: str, flag: str, ssl_file: str = "", ssl_flag: str = "--ssl_config_file"
+) -> ListenerOptions:
+    """Returns where a process listens, as two of its flags say.
 
     Raises:
         InvalidArgument: The flag's value is no address, or TLS does not go with it.
@@ -248,9 +250,9 @@ def door(address: str, ssl_config_file: str, flag: str = "--listen") -> Listener
     """
     if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
         raise InvalidArgument(f"{flag} takes HOST:PORT or unix:/path: {address}")
-    if ssl_config_file and address.startswith("unix:"):
+    if ssl_file and address.startswith("unix:"):
         raise InvalidArgument(
             f"{flag} {address}: certificates are for a TCP port; a socket has no TLS"
         )
-    tls = TlsFile(ssl_config_file) if ssl_config_file else None
+    tls = TlsFile(ssl_file, ssl_flag) if ssl_file else None
     return ListenerOptions(flag.strip("-"), address, tls=tls)

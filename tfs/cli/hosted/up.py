@@ -49,7 +49,7 @@ def up(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     if arguments.servers is not None and arguments.servers[1] > MOST_SERVERS:
         raise InvalidArgument(f"--servers is at most {MOST_SERVERS} on one machine")
-    door(arguments.listen, "")  # the router, which opens it, would end over and over
+    door(arguments.listen, "--listen")  # its router would end over and over
     folder = Path(arguments.folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     _take(folder)

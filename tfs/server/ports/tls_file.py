@@ -34,12 +34,13 @@ class TlsFile:
 
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flag: str = "--ssl_config_file") -> None:
         self._path = path
+        self._flag = flag
         # Guards _mark, _tls and _problem; leaf lock.
         self._lock = threading.Lock()
         self._mark = _mark_of(path)
-        self._tls = read_tls_file(path)
+        self._tls = read_tls_file(path, flag)
         self._problem = ""
 
     @property
@@ -61,10 +62,10 @@ class TlsFile:
 
     def _read_again(self) -> None:
         try:
-            tls = read_tls_file(self._path)
+            tls = read_tls_file(self._path, self._flag)
             if tls.verify_client != self._tls.verify_client:
                 raise InvalidArgument(
-                    f"--ssl_config_file={self._path}: client_verify cannot change "
+                    f"{self._flag}={self._path}: client_verify cannot change "
                     "while the server runs; restart it"
                 )
         except ServingError as error:
@@ -86,8 +87,8 @@ def _mark_of(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def read_tls_file(path: str) -> TlsOptions:
-    """Reads the certificates and tries them out.
+def read_tls_file(path: str, flag: str = "--ssl_config_file") -> TlsOptions:
+    """Reads the certificates of a flag's file and tries them out.
 
     Raises:
         FailedPrecondition: The file cannot be read.
@@ -98,11 +99,9 @@ def read_tls_file(path: str) -> TlsOptions:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise FailedPrecondition(
-            f"--ssl_config_file={path}: {error.strerror}"
-        ) from error
+        raise FailedPrecondition(f"{flag}={path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"--ssl_config_file={path}: not text") from error
+        raise InvalidArgument(f"{flag}={path}: not text") from error
     config = ssl_config_pb2.SSLConfig()
     try:
         read_text(text, config)
@@ -122,5 +121,5 @@ def read_tls_file(path: str) -> TlsOptions:
     try:
         server_context(tls)
     except InvalidArgument as error:
-        raise InvalidArgument(f"--ssl_config_file={path}: {error.message}") from error
+        raise InvalidArgument(f"{flag}={path}: {error.message}") from error
     return tls
