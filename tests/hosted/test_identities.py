@@ -23,6 +23,7 @@ from tfs.core.errors import (
 from tfs.hosted import edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.edit_reader import EditReader
+from tfs.hosted.fleet import Fleet
 from tfs.hosted.identities import ControlOptions, Identities, Identity, read_identities
 from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.synchronizer import SynchronizerOptions
@@ -37,15 +38,17 @@ BOB = Peer("192.0.2.2:1", "control", identity=("something", "bob"))
 def test_a_name_has_its_role() -> None:
     """An editor changes, a viewer reads, others get nothing, as does who shows no name."""
     known = Identities({"ann": Identity("editor"), "bob": Identity("viewer")})
-    assert known.owner(ANN, changes=True) == "ann"
-    assert known.owner(BOB, changes=False) == "bob"
+    assert known.owner(ANN) == "ann"
+    assert known.owner(BOB) == "bob"
+    edit = edits.note_jobs({})
+    assert known.guarded(edit, "ann").apply(Fleet()) == Fleet()
     with pytest.raises(PermissionDenied, match="bob is a viewer"):
-        known.owner(BOB, changes=True)
+        known.guarded(edit, "bob").apply(Fleet())
     with pytest.raises(PermissionDenied, match="eve is nobody"):
-        known.owner(Peer("", "control", identity=("eve",)), changes=False)
+        known.owner(Peer("", "control", identity=("eve",)))
     with pytest.raises(PermissionDenied, match="shows no name is nobody"):
-        known.owner(Peer("127.0.0.1:1", "control", True), changes=False)
-    assert Identities().owner(BOB, changes=True) == ""
+        known.owner(Peer("127.0.0.1:1", "control", True))
+    assert Identities().owner(BOB) == ""
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,9 @@ def test_a_viewer_s_certificate_reads_over_grpc_and_changes_nothing(
         request = pb.RemoveModelRequest(edit=pb.Edit(request_id="1"), model="m")
         with pytest.raises(ServingError, match=f"{CLIENT_NAME} is a viewer"):
             ask("RemoveModel", request)
-        asked = pb.SimulateRequest(remove_model=pb.RemoveModelRequest(model="m"))
-        assert pb.Simulation.FromString(ask("Simulate", asked)).refusal
+        added = pb.AddJobRequest(job="127.0.0.1:1", memory_bytes=MIB)
+        asked = pb.SimulateRequest(add_job=added)
+        told = pb.Simulation.FromString(ask("Simulate", asked)).refusal
+        assert told == f"{CLIENT_NAME} is a viewer, who changes nothing here"
     service.close(MonotonicClock.now() + PATIENCE_S)
     state.store.close()

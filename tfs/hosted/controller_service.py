@@ -133,10 +133,9 @@ class ControllerService:
     def _start(
         self, call: Call, kind: Any, run: Callable[[Call, Any, str], None]
     ) -> None:
-        changes = "edit" in kind.DESCRIPTOR.fields_by_name
         try:
             self._check(call)
-            owner = self._identities.owner(call.peer, changes=changes)
+            owner = self._identities.owner(call.peer)
             request = parse(kind, call.message, CONFIG_BYTES)
         except ServingError as error:
             call.fail(error)

@@ -78,7 +78,8 @@ class EditReader:
                 return edits.remove_model(request.model)
             case pb.AddVersionRequest():
                 config = read_config(edits.required(now.fleet, request.model).config)
-                if missing := _missing_version(config.base_path, request.version):
+                missing = _missing_version(config.base_path, request.version)
+                if missing and not request.files_follow:
                     raise NotFound(missing)
                 return edits.add_version(request.model, request.version, probed)
             case pb.SetPolicyRequest():

@@ -41,10 +41,10 @@ class Identities:
 
     by_name: Mapping[str, Identity] = field(default_factory=dict)
 
-    def owner(self, peer: Peer, *, changes: bool) -> str:
+    def owner(self, peer: Peer) -> str:
         """Returns the name that a caller goes by; empty if nobody is told apart.
 
-        Raises PermissionDenied if it is not known, or may not change what it asks to.
+        Raises PermissionDenied if it is not known.
         """
         if not self.by_name:
             return ""
@@ -52,8 +52,6 @@ class Identities:
         if not known:
             said = ", ".join(peer.identity) or "who shows no name"
             raise PermissionDenied(f"{said} is nobody whom this fleet knows")
-        if changes and self.by_name[known[0]].role != "editor":
-            raise PermissionDenied(f"{known[0]} is a viewer, who changes nothing here")
         return known[0]
 
     def is_temp(self, owner: str) -> bool:
@@ -63,12 +61,14 @@ class Identities:
     def guarded(self, edit: Edit, owner: str) -> Edit:
         """Returns an edit by ``owner`` that is refused where it may not do that.
 
-        PermissionDenied: a name of Temp changes what is not Temp's. ResourceExhausted: the
-        quota of whoever owns the model is exceeded.
+        PermissionDenied: a viewer changes something, or a name of Temp what is not Temp's.
+        ResourceExhausted: the quota of whoever owns the model is exceeded.
         """
         is_temp = self.is_temp(owner)
 
         def apply(fleet: Fleet) -> Fleet:
+            if owner and self.by_name[owner].role != "editor":
+                raise PermissionDenied(f"{owner} is a viewer, who changes nothing here")
             known = fleet.models.get(edit.model)
             if is_temp and (edit.job or (known is not None and not known.is_temp)):
                 raise PermissionDenied(

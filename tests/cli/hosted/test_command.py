@@ -255,6 +255,31 @@ def test_an_upload_that_is_repeated_acts_once(
     assert sorted(each.name for each in place.iterdir()) == there
 
 
+def test_an_upload_that_would_be_refused_copies_nothing(
+    state: FleetState, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a model that is known, too: servers find by themselves what was copied."""
+    change("add-job", ONE, "--memory=1G")
+    exported = Path(table, "1").rename(tmp_path / "exported")
+    words = ("upload", "prices", str(exported))
+    change(*words, '--config=model_platform: "hashmap"')
+    place = tmp_path / "store" / "prices"
+    assert hosted(*words, "--dry_run") == 0
+    assert "would add version 2 of prices" in capsys.readouterr().out
+    change("promote", "prices", "1")
+    for more in ("--dry_run", "--wait_s=0"):
+        capsys.readouterr()
+        assert hosted(*words, more) == 1
+        told = capsys.readouterr()
+        assert "version 1 of prices is pinned" in told.err
+        assert "nothing was copied" in told.err
+        assert not told.out
+    assert [each.name for each in place.iterdir()] == ["1"]
+    change("canary", "prices", "2", "--primary=1")
+    change(*words)
+    assert sorted(each.name for each in place.iterdir()) == ["1", "2"]
+
+
 def test_sizes_are_read_as_people_write_them() -> None:
     """Powers of 1,024, with or without the unit's end."""
     assert [size(each) for each in ("7", "500M", "8G", "2GiB", "1KB")] == [

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from sources.remote.storage import RemoteFileSystem
 from sources.storage.file_system import AnyFileSystem
@@ -15,7 +16,6 @@ from sources.version_policy import name_versions
 from tfs.cli.hosted.controller import ask, change
 from tfs.cli.hosted.requests import request_of
 from tfs.core.errors import (
-    Aborted,
     AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
@@ -38,8 +38,6 @@ def upload(arguments: argparse.Namespace) -> int:
     fleet = ask(arguments, "ListModels", pb.ListFleetRequest(), pb.FleetInfo)
     known = next((each for each in fleet.models if each.model == arguments.model), None)
     before = _asked_before(arguments)
-    if before is None:
-        _check_generation(arguments, known)
     config = read_config(arguments.config if known is None else known.config)
     _check_files(source, config.model_platform)
     if known is not None:
@@ -49,8 +47,6 @@ def upload(arguments: argparse.Namespace) -> int:
             raise InvalidArgument(f"{arguments.model} names no folder of a model")
         base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
     arguments.base_path = base_path
-    if known is None and before is None:
-        _check_room(arguments, source, config)
     version = arguments.version
     if version is None and source.name.isdecimal():
         version = int(source.name)
@@ -60,6 +56,14 @@ def upload(arguments: argparse.Namespace) -> int:
         if version is None:
             version = max(_versions(base_path), default=0) + 1
         to = f"{base_path}/{version}"
+        is_new = known is None if before is None else not before.HasField("version")
+        request = (
+            request_of(arguments)
+            if is_new
+            else pb.AddVersionRequest(model=arguments.model, version=version)
+        )
+        if before is None:
+            _check(arguments, request, source, config)
         if before is not None:
             print(f"was asked for before: {before.what}")
         elif version in _versions(base_path) and _is_whole(str(source), to):
@@ -71,14 +75,12 @@ def upload(arguments: argparse.Namespace) -> int:
             print(f"copied {source} to {to}")
     except OSError as error:
         raise FailedPrecondition(f"{base_path}: {error}") from error
-    is_new = known is None if before is None else not before.HasField("version")
-    if not is_new:
-        request = pb.AddVersionRequest(model=arguments.model, version=version)
-        return change(arguments, request)
     if arguments.dry_run:
-        print(f"would add the model {arguments.model}")
+        print(
+            f"would add {'' if is_new else f'version {version} of '}{arguments.model}"
+        )
         return 0
-    return change(arguments, request_of(arguments))
+    return change(arguments, request)
 
 
 def _check_files(source: Path, platform: str) -> None:
@@ -92,32 +94,26 @@ def _check_files(source: Path, platform: str) -> None:
         raise InvalidArgument(f"{source}: {lacks} (nothing was copied)")
 
 
-def _check_room(
-    arguments: argparse.Namespace, source: Path, config: ModelConfig
+def _check(
+    arguments: argparse.Namespace, request: Any, source: Path, config: ModelConfig
 ) -> None:
-    """Raises FailedPrecondition if the model of a version would be refused."""
-    asked = pb.SimulateRequest(add_model=request_of(arguments))
-    asked.add_model.hints.memory_bytes = arguments.memory or room_for(
-        config, size_of(str(source)) + PER_VERSION_BYTES
-    )
+    """Raises FailedPrecondition if the controller would refuse it once it is copied.
+
+    It would say so too late then: servers find by themselves what was copied.
+    """
+    if arguments.if_generation is not None:
+        request.edit.if_generation = arguments.if_generation
+    if isinstance(request, pb.AddModelRequest):
+        asked = pb.SimulateRequest(add_model=request)
+        asked.add_model.hints.memory_bytes = arguments.memory or room_for(
+            config, size_of(str(source)) + PER_VERSION_BYTES
+        )
+    else:
+        asked = pb.SimulateRequest(add_version=request)
+        asked.add_version.files_follow = True
     found = ask(arguments, "Simulate", asked, pb.Simulation)
     if found.refusal:
         raise FailedPrecondition(f"{found.refusal} (nothing was copied)")
-
-
-def _check_generation(
-    arguments: argparse.Namespace, known: pb.ModelInfo | None
-) -> None:
-    """Raises Aborted if the model has another generation than it should.
-
-    The controller would say so too late: servers find by themselves what was copied.
-    """
-    wanted, now = arguments.if_generation, known.generation if known else 0
-    if wanted is not None and wanted != now:
-        raise Aborted(
-            f"{arguments.model} is at generation {now}, not {wanted}: somebody changed "
-            "it; look at it again (nothing was copied)"
-        )
 
 
 def _asked_before(arguments: argparse.Namespace) -> pb.Op | None:

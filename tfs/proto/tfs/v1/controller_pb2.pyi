@@ -80,14 +80,16 @@ class RemoveModelRequest(_message.Message):
     def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class AddVersionRequest(_message.Message):
-    __slots__ = ("edit", "model", "version")
+    __slots__ = ("edit", "model", "version", "files_follow")
     EDIT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FOLLOW_FIELD_NUMBER: _ClassVar[int]
     edit: Edit
     model: str
     version: int
-    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    files_follow: bool
+    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., files_follow: bool = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
     __slots__ = ("edit", "model", "latest", "pinned", "canary", "rollback")
