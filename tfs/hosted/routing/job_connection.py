@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,19 +40,20 @@ def connect(address: str, tls: TlsFiles | None) -> Wire:
         ValueError: That is no name of a host.
 
     """
-    if address.startswith(UNIX):
-        host = "localhost"
-        plain = socket.socket(socket.AF_UNIX)
-        plain.settimeout(_CONNECT_TIMEOUT_S)
-        with _closed_if_it_fails(plain):
-            plain.connect(address.removeprefix(UNIX))
+    is_unix = address.startswith(UNIX)
+    if is_unix:
+        host, plain = "localhost", socket.socket(socket.AF_UNIX)
     else:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         plain = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    with _closed_if_it_fails(plain):
+    try:
+        if is_unix:
+            plain.settimeout(_CONNECT_TIMEOUT_S)
+            plain.connect(address.removeprefix(UNIX))
+        else:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
         if tls is None:
             plain.setblocking(False)
             return Wire(plain)
@@ -64,12 +64,6 @@ def connect(address: str, tls: TlsFiles | None) -> Wire:
         secure = context.wrap_socket(plain, server_hostname=host)
         secure.setblocking(False)
         return TlsWire(secure)
-
-
-@contextlib.contextmanager
-def _closed_if_it_fails(plain: socket.socket) -> Iterator[None]:
-    try:
-        yield
     except BaseException:
         plain.close()
         raise
