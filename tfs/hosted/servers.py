@@ -1,7 +1,8 @@
 """The servers of a fleet: what they last said, and what they were told.
 
 Each is asked for its models and told the whole list of them (AdminService.Aspire), which is
-idempotent, like aspired versions. One call of each kind is under way to a server at a time.
+idempotent, like aspired versions. One call of each kind is under way to a server at a time;
+after it the server is left alone for as long as it took to answer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,6 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 log = logging.getLogger(__name__)
 
 _MOST_NAMES: Final = 20  # in a line of the log
-# A server with so many models rests after a call that took so long, for so many times as
-# long; with fewer, long calls are the machine's doing, not the server's.
-_MANY: Final = 1000
-_LONG_ASK_S, _ASK_REST = 0.05, 9
-_LONG_TELL_S, _TELL_REST = 0.2, 3
-_LONGEST_ASK_REST_S: Final = 0.8  # less than between two looks where nothing happens
 
 
 class JobClient(Protocol):
@@ -173,9 +168,7 @@ class Servers:
             if before.is_silent:
                 server.problem = ""
             server.heard = replace(report, at_s=ended_s, told=configs)
-            took_s = ended_s - begun_s
-            if len(report.models) > _MANY and took_s > _LONG_ASK_S:
-                rest_s = min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
+            rest_s = ended_s - begun_s
         except ServingError as error:
             server.heard = replace(before, is_silent=True)
             self._note_problem(address, server, error)
@@ -201,14 +194,12 @@ class Servers:
         except ServingError as error:
             self._note_problem(address, server, error)  # the next look tries again
         else:
-            num_models, took_s = len(wanted.configs), self._clock.now() - begun_s
-            if num_models > _MANY and took_s > _LONG_TELL_S:
-                rest_s = _TELL_REST * took_s
+            rest_s = self._clock.now() - begun_s
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
             names = ",".join(sorted({name for name, _ in changed})[:_MOST_NAMES])
-            told = address, num_models, names
+            told = address, len(wanted.configs), names
             log.info("event=job_told address=%s models=%d changed=%s", *told)
         finally:
             server.tell_at_s = self._clock.now() + rest_s
