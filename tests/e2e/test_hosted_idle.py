@@ -23,7 +23,7 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.identities import ControlOptions
 from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
+from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.synchronizer import SynchronizerOptions
 from tfs.testing.patience import PATIENCE_S
@@ -47,10 +47,10 @@ class Idle:
         self.servers.start()
         self.router = f"unix:{folder}/router.sock"
         looks = SynchronizerOptions(0.2, down_after_s=PATIENCE_S, window_s=window_s)
-        router = PythonRouterOptions([door(self.router, "--listen")])
+        listeners = [door(self.router, "--listen")]
         self.service = HostedService(
             self.state,
-            ServiceOptions(ControlOptions(), router, looks),
+            ServiceOptions(ControlOptions(), listeners, looks),
             self.clock,
             jobs=self.servers,
         )

@@ -52,31 +52,27 @@ _HTTP: Final = HttpOptions(max_body_bytes=MAX_BODY_BYTES, request_timeout_s=60.0
 
 
 @dataclass(frozen=True, slots=True)
-class PythonRouterOptions:
-    """Where a router in this process answers, and when it asks twice. Immutable."""
-
-    listeners: Sequence[ListenerOptions]
-    hedge_budget: float = 0.05  # of all requests, at most
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.hedge_budget <= 1:  # also refuses NaN
-            raise InvalidArgument(
-                f"hedge_budget must be from 0 to 1: {self.hedge_budget}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """What a process of a fleet does. Immutable."""
 
     control: ControlOptions
-    router: PythonRouterOptions | EnvoyOptions | None  # None: requests go elsewhere
+    # Where it answers requests itself; None: they go elsewhere.
+    listeners: Sequence[ListenerOptions] | None = None
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     # Where versions of new models are uploaded to, by partition.
     model_stores: Mapping[str, str] = field(default_factory=dict)
     # Where clients of xds:/// ask for servers; None: nowhere.
     xds: ListenerOptions | None = None
     tls: TlsFiles | None = None  # to servers; None: plain text
+    hedge_budget: float = 0.05  # late requests that are sent twice, as a share of all
+    # Has Envoy answer what no listener of ours does, and leave to us what it cannot route.
+    envoy: EnvoyOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hedge_budget <= 1:  # also refuses NaN
+            raise InvalidArgument(
+                f"hedge_budget must be from 0 to 1: {self.hedge_budget}"
+            )
 
 
 class HostedService:
@@ -216,27 +212,22 @@ class HostedService:
         return bool(self._routes.get(name)) or self._may_rest(name)
 
     def _made_routers(self) -> Sequence[FleetRouter]:
-        options, xds = self._options.router, self._options.xds
-        if options is None:
+        options = self._options
+        if options.listeners is None:
             return []
-        how = options
-        if isinstance(how, EnvoyOptions):
-            how = PythonRouterOptions(())
-        jobs = JobRequests(self._loop, self._options.tls)
-        own = PythonRouter(
-            how.listeners, self._loop, jobs, how.hedge_budget, self._missed
-        )
+        jobs, budget = JobRequests(self._loop, options.tls), options.hedge_budget
+        own = PythonRouter(options.listeners, self._loop, jobs, budget, self._missed)
         routers: list[FleetRouter] = [own]
-        if isinstance(options, EnvoyOptions) or xds is not None:
+        if options.envoy is not None or options.xds is not None:
             from tfs.hosted.routing.ads import AdsServer
             from tfs.hosted.routing.envoy_router import EnvoyRouter
             from tfs.hosted.routing.xds_clients import XdsRouter
 
             ads = AdsServer()
-            if isinstance(options, EnvoyOptions):
-                routers.append(EnvoyRouter(options, self._loop, ads, self._options.tls))
-            if xds is not None:
-                routers.append(XdsRouter(xds, self._loop, ads))
+            if options.envoy is not None:
+                routers.append(EnvoyRouter(options.envoy, self._loop, ads, options.tls))
+            if options.xds is not None:
+                routers.append(XdsRouter(options.xds, self._loop, ads))
         return routers
 
     def _may_rest(self, name: str) -> bool:

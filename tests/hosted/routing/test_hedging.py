@@ -7,8 +7,9 @@ import math
 import pytest
 
 from tfs.core.errors import InvalidArgument
+from tfs.hosted.identities import ControlOptions
 from tfs.hosted.routing.hedging import Hedging
-from tfs.hosted.service import PythonRouterOptions
+from tfs.hosted.service import ServiceOptions
 
 
 def test_the_delay_is_what_nineteen_of_twenty_took() -> None:
@@ -57,4 +58,4 @@ def test_without_a_budget_nothing_is_sent_twice() -> None:
 def test_a_bad_budget_is_refused_on_creation(budget: float) -> None:
     """More than all requests is a slip, and NaN is no number."""
     with pytest.raises(InvalidArgument, match="budget must be"):
-        PythonRouterOptions((), budget)
+        ServiceOptions(ControlOptions(), hedge_budget=budget)

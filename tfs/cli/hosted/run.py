@@ -28,7 +28,7 @@ from tfs.hosted.identities import ControlOptions, read_identities
 from tfs.hosted.jobs.job_runtime import RunningJobs
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.job_connection import TlsFiles
-from tfs.hosted.service import HostedService, PythonRouterOptions, ServiceOptions
+from tfs.hosted.service import HostedService, ServiceOptions
 from tfs.hosted.snapshot import FleetCopy
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.hosted.store.state_store import StateStore
@@ -58,9 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     tls = None
     if credentials_of(arguments) is not None:  # which says what is wrong with a file
         tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
+    listen = door(arguments.listen, "--listen", arguments.ssl_config_file)
     options = ServiceOptions(
         control,
-        _router(arguments),
+        listeners=[] if arguments.envoy else [listen],
         synchronizing=SynchronizerOptions(
             down_after_s=arguments.down_after_s,
             only_routes=arguments.only_routes,
@@ -69,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         model_stores=read_stores(arguments.model_store, ""),
         xds=xds,
         tls=tls,
+        hedge_budget=arguments.hedge_budget,
+        envoy=_envoy(arguments),
     )
     store, copy = _open_store(arguments.store), FleetCopy(arguments.copy)
     state = FleetState(store, copy, take_over=arguments.take_over)
@@ -121,10 +124,9 @@ def _jobs(arguments: argparse.Namespace, clock: Clock) -> RunningJobs | None:
     return RunningJobs(ray_jobs, clock)
 
 
-def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
-    listen = door(arguments.listen, "--listen", arguments.ssl_config_file)
+def _envoy(arguments: argparse.Namespace) -> EnvoyOptions | None:
     if not arguments.envoy:
-        return PythonRouterOptions([listen], arguments.hedge_budget)
+        return None
     if arguments.ssl_config_file:
         raise InvalidArgument("--ssl_config_file is for the router in Python")
     return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s)

@@ -68,7 +68,6 @@ def up(arguments: argparse.Namespace) -> int:
     routers = RunningJobs(router_processes, clock)
     options = ServiceOptions(
         control_options(arguments, folder / "control.key"),
-        router=None,
         model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
     reader = EditReader(read_model, may_run_jobs=True)
@@ -158,7 +157,7 @@ def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
 
 def _router_command(folder: Path, arguments: argparse.Namespace) -> Sequence[str]:
     # Of two fleets' routers on one address, Envoy would say nothing.
-    Listener(door(arguments.listen, "")).close()
+    Listener(door(arguments.listen, "--listen")).close()
     return [
         *(sys.executable, "-m", "tfs", "hosted", "run", "--only_routes"),
         f"--store={folder / 'fleet.db'}",
