@@ -415,9 +415,6 @@ def test_regress_with_a_signature_of_ones_own() -> None:
     assert response.model_spec.signature_name == "mine"
 
 
-# -- multi_inference_test ------------------------------------------------------------------
-
-
 # -- get_model_metadata_impl_test ------------------------------------------------------------
 
 
