@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tests.models.adds_one import AddsOne
-from tests.models.served import Slow
 from tfs.cli import main
 from tfs.cli.calling import tune
 from tfs.cli.calling.tune import add_parser
@@ -66,7 +64,6 @@ def test_parameters_are_printed_with_their_numbers(
     assert "serving_default, example inputs, cpu, threads per call: 1" in comments[0]
     first = [[*line.split(), "", ""][1] for line in comments]
     assert [each for each in first if each.isdecimal()] == ["1", "2", "3", "4"]
-    assert "# Requests cannot join a running batch: " in out
     assert sum("best" in line for line in comments) == 1
 
 
@@ -160,17 +157,3 @@ def test_what_is_neither_directory_nor_served_is_not_found(tmp_path: Path) -> No
     """The message names both things that the argument may have meant."""
     with pytest.raises(NotFound, match="no such directory: m; and for a model"):
         tuned("m", f"--socket={tmp_path}/none", *QUICK)
-
-
-def test_what_joining_between_stages_would_be_worth_is_said(
-    tmp_path: Path,
-) -> None:
-    """The costs are fixed here, so that it pays, and the file says where they lie."""
-    model = nn.Sequential(Slow(), Slow(), Slow()).eval()
-    save(model, {"input": torch.rand(3, 4)}, tmp_path / "slow", 1)
-    out = tmp_path / "tuned"
-    assert tuned(str(tmp_path / "slow"), *QUICK, "--out", str(out)) == 0
-    text = (out / "batching_params.pbtxt").read_text()
-    assert "join a running batch between 3 stages" in text
-    assert "has a fixed cost of" in text
-    assert read_batching_parameters(text, "written").queue.max_batch_rows <= 4

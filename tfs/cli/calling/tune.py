@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
-import random
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
-from itertools import accumulate
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import linear_regression
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import Subparsers, count, seconds
 from tfs.cli.connection import add_admin_arguments, ask
 from tfs.core.errors import (
     FailedPrecondition,
     NotFound,
-    ServingError,
     Unavailable,
 )
 from tfs.core.servable_id import ServableId
@@ -30,7 +23,6 @@ from tfs.core.version_directory import BATCHING_PARAMETERS, is_committed, read_m
 
 if TYPE_CHECKING:
     from tfs.core.servable import Servable
-    from tfs.runtime.guest.layered.stage_times import StageTimes
     from tfs.servables.measuring.tuning import RecommendedParameters, Tuning
 
 _EPILOG = """\
@@ -110,11 +102,9 @@ def run(args: argparse.Namespace) -> int:
     options = TuningOptions(args.max_batch_size, args.budget_s)
     with loaded(path, device, args.intra_op_threads) as servable:
         tuning = tune(ProbeSubject(servable), path, args.signature, options)
-        recommended = recommended_parameters(tuning.call_s_by_rows)
-        most = max(2, recommended.batch_rows)
-        joining = try_joining(servable, args.signature, most)
     where = f"{device}, threads per call: {args.intra_op_threads}"
-    text = parameters_text(tuning, recommended, where) + joining
+    recommended = recommended_parameters(tuning.call_s_by_rows)
+    text = parameters_text(tuning, recommended, where)
     if tuning.doubt:
         print(
             "tfs tune: the server batches a signature only where rows were shown to be "
@@ -260,84 +250,3 @@ def parameters_text(
         rate = rows / max(call_s, 1e-12)
         lines.append(f"# {rows:6d} {call_s * 1e3:14.3f} {rate:12.1f}{mark}")
     return "\n".join(lines) + "\n\n" + recommended.text
-
-
-_LOADS: Final = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
-_NUM_ARRIVALS: Final = 1500
-_PAYS: Final = 0.97  # the same as AUTO asks before it changes
-
-
-def try_joining(servable: Servable, signature_name: str, max_rows: int) -> str:
-    """Cuts a loaded version into stages, and simulates who would join. Blocks.
-
-    Returns comments for the file of parameters, with the policy if joining pays.
-    """
-    from tfs.runtime.guest.layered.simulation import Arrival, candidates, simulate
-
-    try:
-        times = _stage_times(servable, signature_name, max_rows)
-    except ServingError as error:
-        why = error.message
-        return f"#\n# Requests cannot join a running batch: {why}.\n"
-    dice = random.Random(1)
-    means: dict[str, list[float]] = {}
-    for load in _LOADS:
-        rate = load * times.best_rate
-        gaps = (dice.expovariate(rate) for _ in range(_NUM_ARRIVALS))
-        arrivals = [Arrival(at_s) for at_s in accumulate(gaps)]
-        for rule in candidates(times):
-            mean_s = simulate(times, arrivals, rule).mean_s
-            means.setdefault(rule.name, []).append(mean_s)
-    shares = [min(each) / each[0] for each in zip(*means.values(), strict=True)]
-    ratio = math.prod(shares) ** (1 / len(shares))  # greedy is the first rule
-    pays = (
-        "pays: policy { layered { mode: AUTO } }" if ratio < _PAYS else "does not pay."
-    )
-    return (
-        f"#\n# Requests could join a running batch between {times.num_stages} stages. By\n"
-        f"# simulation the mean latency would be {ratio:.2f} of that without, over\n"
-        f"# loads of 20 to 95 %. {_why(times)}\n# It {pays}\n"
-    )
-
-
-def _stage_times(servable: Servable, signature_name: str, max_rows: int) -> StageTimes:
-    from tfs.runtime.guest.staged_model import StagedModel
-    from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-    from tfs.servables.loaded_version import LoadedVersion
-
-    model = servable.model if isinstance(servable, LoadedVersion) else None
-    if model is None:
-        raise FailedPrecondition("its platform computes it whole")
-    interpreter = InlineInterpreter("tune-layered")
-    try:
-        rows = {signature_name: max_rows}
-        staged = interpreter.load(replace(model.source, staged_rows=rows))
-        assert isinstance(staged.guest, StagedModel)
-        return staged.guest.times_of(signature_name).frozen()
-    finally:
-        interpreter.close()
-
-
-def _why(times: StageTimes) -> str:
-    """Says where the fixed costs lie, at the boundary where joining is worth most."""
-
-    def costs(stage: int) -> tuple[float, float, float, float]:
-        before, per_row = _affine(times, partial(times.until_s, stage))
-        behind, per_row_behind = _affine(times, partial(times.from_s, stage))
-        per_row += per_row_behind
-        return behind - before - per_row, before, behind, per_row
-
-    stage = max(range(1, times.num_stages), key=costs)
-    _, before, behind, per_row = costs(stage)
-    return (
-        f"Before stage {stage + 1},\n# what is left has a fixed cost of "
-        f"{behind * 1e3:.1f} ms, and the stages before one of {before * 1e3:.1f} ms;\n"
-        f"# a row costs {per_row * 1e3:.1f} ms in all."
-    )
-
-
-def _affine(times: StageTimes, of: Callable[[int], float]) -> tuple[float, float]:
-    """Returns fixed seconds and seconds per row, by least squares."""
-    sizes = range(1, times.max_rows + 1)
-    slope, fixed = linear_regression(sizes, [of(rows) for rows in sizes])
-    return max(0.0, fixed), slope
