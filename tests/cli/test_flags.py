@@ -193,13 +193,14 @@ def test_a_bad_value_is_told_what_would_be_good(word: str, expected: str) -> Non
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_no_flag_answers_in_pythons_words(flag: Flag) -> None:
-    """Whatever reads its value, what is refused is told what would be good."""
+    """Whatever reads its value, what is refused is named once, with what would be good."""
     message = "expected anything"
     try:
         read(MODEL, f"--{flag.name}=soon")
     except InvalidArgument as error:
         message = error.message
     assert re.search("expected|none of|must be", message)
+    assert message.count(f"--{flag.name}") <= 1
 
 
 def test_upstreams_values_for_no_polling_are_taken() -> None:

@@ -70,8 +70,8 @@ def replicas(text: str) -> tuple[int, int]:
         argparse.ArgumentTypeError: It is something else.
 
     """
-    least, _, most = text.partition("-")
-    return count(least), count(most or least)
+    least, dash, most = text.partition("-")
+    return count(least), count(most if dash else least)
 
 
 def servers(text: str) -> tuple[int, int]:

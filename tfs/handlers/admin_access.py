@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from tfs.core.call import Call, Peer
-from tfs.core.errors import InvalidArgument, PermissionDenied
+from tfs.core.errors import PermissionDenied
 
 ADMIN_LISTENER: Final = "admin"
 """The name of the listener of --admin_socket_path, which the permissions of its file
@@ -124,16 +124,11 @@ def read_admin_from(text: str) -> frozenset[AdminFrom]:
     """Reads "loopback,socket".
 
     Raises:
-        InvalidArgument: A word is none of the four.
+        ValueError: A word is none of the four.
 
     """
-    ways = set()
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            ways.add(AdminFrom(word))
-        except ValueError:
-            known = ", ".join(each.value for each in AdminFrom)
-            raise InvalidArgument(
-                f"--admin_from: {word!r} is none of: {known}"
-            ) from None
-    return frozenset(ways)
+    words = {part.strip() for part in text.split(",")} - {""}
+    known = [each.value for each in AdminFrom]
+    if wrong := words - {*known}:
+        raise ValueError(f"{', '.join(wrong)} is none of: {', '.join(known)}")
+    return frozenset(map(AdminFrom, words))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.admin_access import AdminFrom, read_admin_from
 
 T = TypeVar("T")
 
@@ -156,14 +155,6 @@ def read_poll_period(text: str) -> float:
 def read_socket_path(text: str) -> str:
     """Reads the path of a socket, relative to the working directory."""
     return os.path.abspath(text) if text else ""
-
-
-def read_admin(text: str) -> frozenset[AdminFrom]:
-    """Reads who may operate the server; ValueError refuses it."""
-    try:
-        return read_admin_from(text)
-    except InvalidArgument as error:
-        raise ValueError(error.message) from error
 
 
 def problem_of(read: Callable[[str], object], error: ValueError) -> str:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
-from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
+from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom, read_admin_from
 from tfs.runtime.placement import Backend
 from tfs.server.flag import (
     Flag,
     flag,
-    read_admin,
     read_at_least_0,
     read_micros,
     read_milliseconds,
@@ -325,7 +324,7 @@ class ServerOptions:
         DEFAULT_ADMIN_FROM,
         "who may operate the server beside that socket: loopback,socket,mtls,any "
         "(default loopback,socket)",
-        read=read_admin,
+        read=read_admin_from,
     )
     allow_model_code: bool = flag(
         True, "whether platforms that execute model code may load (default true)"

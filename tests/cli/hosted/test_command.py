@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosted.fleets import state_in
-from tfs.cli.argument_range import size
+from tfs.cli.argument_range import servers, size
 from tfs.cli.main import main
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
@@ -292,6 +292,14 @@ def test_sizes_are_read_as_people_write_them() -> None:
     for text in ("", "0", "-1", "1.5G", "8 GB x", "G"):
         with pytest.raises(argparse.ArgumentTypeError):
             size(text)
+
+
+def test_a_range_has_both_ends() -> None:
+    """Half of one is a mistake, and not another range."""
+    assert [servers(each) for each in ("2", "2-6", "0-2")] == [(2, 2), (2, 6), (0, 2)]
+    for text in ("2-", "-2", "0-", "0", "2-x"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            servers(text)
 
 
 def test_a_model_goes_its_way_by_commands_alone(
