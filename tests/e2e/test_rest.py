@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import html
 import io
@@ -15,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -288,85 +289,57 @@ def test_errors_are_json_with_the_status_of_their_code(
 
 
 ROW = b'{"instances": [[1, 2]]}'
+MSGPACK, PROTOBUF = "application/msgpack", "application/x-protobuf"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A request, and what its answer says."""
+
+    says: str
+    status: int
+    # What takes long to make is made by its test, not by each process that collects it.
+    body: bytes | Callable[[], bytes] = ROW
+    path: str = "/v1/models/scale:predict"
+    verb: str = "POST"
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def of(self, rest: Rest) -> tuple[int, Any, dict[str, str]]:
+        body = self.body if isinstance(self.body, bytes) else self.body()
+        return rest.ask(self.path, body, self.verb, **self.headers)
+
+
+NONE = "/v1/models/scale/labels/none"
+STABLE = "/v1/models/scale/labels/stable/metadata"
+NO_INT64 = "Failed to convert version: 9223372036854775808 to numeric."
 QUIRKS = {
-    "any case": ("POST", "/v1/MODELS/scale:PREDICT", ROW, {}, 200, "predictions"),
-    "any content type": (
-        "POST",
-        "/v1/models/scale:predict",
-        ROW,
-        {"Content-Type": "text/html"},
-        200,
-        "predictions",
+    "any case": Asked("predictions", 200, path="/v1/MODELS/scale:PREDICT"),
+    "any content type": Asked(
+        "predictions", 200, headers={"Content-Type": "text/html"}
     ),
-    "text behind the value": (
-        "POST",
-        "/v1/models/scale:predict",
-        ROW + b" and more",
-        {},
-        200,
-        "predictions",
+    "text behind the value": Asked("predictions", 200, ROW + b" and more"),
+    "unknown keys": Asked("predictions", 200, b'{"more": 1, "instances": [[1, 2]]}'),
+    "Inf": Asked("predictions", 200, b'{"instances": [[-Inf, NaN]]}'),
+    "a name that is encoded": Asked("model_ver", 200, b"", "/v1/models/%73cale", "GET"),
+    "a status with a label": Asked("model_version_status", 200, b"", NONE, "GET"),
+    "metadata of a label": Asked('"version": "1"', 200, b"", STABLE, "GET"),
+    "a version that is no int64": Asked(
+        NO_INT64, 400, b"", f"/v1/models/scale/versions/{1 << 63}", "GET"
     ),
-    "unknown keys": (
-        "POST",
-        "/v1/models/scale:predict",
-        b'{"more": 1, "instances": [[1, 2]]}',
-        {},
-        200,
-        "predictions",
+    "both layouts": Asked(
+        "expecting only one of", 400, b'{"instances": [1], "inputs": 1}'
     ),
-    "Inf": (
-        "POST",
-        "/v1/models/scale:predict",
-        b'{"instances": [[-Inf, NaN]]}',
-        {},
-        200,
-        "predictions",
-    ),
-    "a name that is encoded": ("GET", "/v1/models/%73cale", b"", {}, 200, "model_ver"),
-    "a status with a label": (
-        "GET",
-        "/v1/models/scale/labels/none",
-        b"",
-        {},
-        200,
-        "model_version_status",
-    ),
-    "metadata of a label": (
-        "GET",
-        "/v1/models/scale/labels/stable/metadata",
-        b"",
-        {},
-        200,
-        '"version": "1"',
-    ),
-    "a version that is no int64": (
-        "GET",
-        f"/v1/models/scale/versions/{1 << 63}",
-        b"",
-        {},
-        400,
-        "Failed to convert version: 9223372036854775808 to numeric.",
-    ),
-    "both layouts": (
-        "POST",
-        "/v1/models/scale:predict",
-        b'{"instances": [1], "inputs": 1}',
-        {},
-        400,
-        "expecting only one of",
-    ),
-    "an empty body": ("POST", "/v1/models/scale:predict", b"", {}, 400, "is empty"),
-    "a preflight of nobody": ("OPTIONS", "/v1/models/scale", b"", {}, 400, "Origin"),
+    "an empty body": Asked("is empty", 400, b""),
+    "a preflight of nobody": Asked("Origin", 400, b"", "/v1/models/scale", "OPTIONS"),
 }
 
 
 @pytest.mark.parametrize("case", QUIRKS)
 def test_what_clients_of_tensorflow_serving_rely_on(rest: Rest, case: str) -> None:
     """The quirks of its REST API."""
-    verb, path, body, headers, status, words = QUIRKS[case]
-    found, reply, given = rest.ask(path, body, verb=verb, **headers)
-    assert found == status, reply
-    assert words in json.dumps(reply)
+    found, reply, given = QUIRKS[case].of(rest)
+    assert found == QUIRKS[case].status, reply
+    assert QUIRKS[case].says in json.dumps(reply)
     assert given["Content-Type"] == "application/json"
 
 
@@ -390,61 +363,32 @@ def twice_wanted() -> bytes:
     return request.SerializeToString()
 
 
-MSGPACK, PROTOBUF = "application/msgpack", "application/x-protobuf"
-# What takes long to make is made by its test, not by each process that collects it.
-Body: TypeAlias = bytes | Callable[[], bytes]
-HOSTILE: dict[str, tuple[str, Body, dict[str, str], int, str]] = {
-    "nesting": ("scale:predict", b"[" * 250_000, {}, 400, "JSON Parse error"),
-    "deep lists": (
-        "scale:predict",
-        b'{"inputs":' + b"[" * 900 + b"]" * 900 + b"}",
-        {},
-        400,
-        "32 levels",
+DIGITS = "/v1/models/digits:classify"
+DEEP = b'{"inputs":' + b"[" * 900 + b"]" * 900 + b"}"
+HUGE_FEATURE = b'{"examples": [{"pixels": [1e999]}]}'
+BEYOND = b'{"examples": [{"pixels": 9223372036854775808}]}'
+GZIP = {"Content-Encoding": "gzip"}
+IN_MSGPACK = {"Content-Type": MSGPACK}
+HOSTILE = {
+    "nesting": Asked("JSON Parse error", 400, b"[" * 250_000),
+    "deep lists": Asked("32 levels", 400, DEEP),
+    "bomb": Asked("more than", 429, bomb, headers=GZIP),
+    "a million keys": Asked("named input: 0", 400, million_keys),
+    "lone surrogate": Asked("float", 400, b'{"inputs": "\\ud800"}'),
+    "1e999": Asked("too big", 400, b'{"inputs": 1e999}'),
+    "a long number": Asked("a name", 400, b"{" + b"9" * 1_000_000),
+    "ragged": Asked("size: 2", 400, b'{"inputs": [[1], [2, 3]]}'),
+    "not UTF-8": Asked("encoding", 400, b'{"inputs": "\xff"}'),
+    "a huge shape": Asked("", 400, packed([1 << 62, 4]), headers=IN_MSGPACK),
+    "a negative shape": Asked("", 400, packed([-1, 2]), headers=IN_MSGPACK),
+    "an output twice": Asked(
+        "y", 400, twice_wanted, headers={"Content-Type": PROTOBUF}
     ),
-    "bomb": ("scale:predict", bomb, {"Content-Encoding": "gzip"}, 429, "more than"),
-    "a million keys": ("scale:predict", million_keys, {}, 400, "named input: 0"),
-    "lone surrogate": ("scale:predict", b'{"inputs": "\\ud800"}', {}, 400, "float"),
-    "1e999": ("scale:predict", b'{"inputs": 1e999}', {}, 400, "too big"),
-    "a long number": ("scale:predict", b"{" + b"9" * 1_000_000, {}, 400, "a name"),
-    "ragged": ("scale:predict", b'{"inputs": [[1], [2, 3]]}', {}, 400, "size: 2"),
-    "not UTF-8": ("scale:predict", b'{"inputs": "\xff"}', {}, 400, "encoding"),
-    "a huge shape": (
-        "scale:predict",
-        packed([1 << 62, 4]),
-        {"Content-Type": MSGPACK},
-        400,
-        "",
+    "another folder": Asked(
+        "etc", 404, b'{"inputs": 1}', "/v1/models/..%2F..%2Fetc:predict"
     ),
-    "a negative shape": (
-        "scale:predict",
-        packed([-1, 2]),
-        {"Content-Type": MSGPACK},
-        400,
-        "",
-    ),
-    "an output twice": (
-        "scale:predict",
-        twice_wanted(),
-        {"Content-Type": PROTOBUF},
-        400,
-        "y",
-    ),
-    "another folder": ("..%2F..%2Fetc:predict", b'{"inputs": 1}', {}, 404, "etc"),
-    "not a feature": (
-        "digits:classify",
-        b'{"examples": [{"pixels": [1e999]}]}',
-        {},
-        400,
-        "too big",
-    ),
-    "a feature beyond int64": (
-        "digits:classify",
-        b'{"examples": [{"pixels": 9223372036854775808}]}',
-        {},
-        400,
-        "Only int64_t",
-    ),
+    "not a feature": Asked("too big", 400, HUGE_FEATURE, DIGITS),
+    "a feature beyond int64": Asked("Only int64_t", 400, BEYOND, DIGITS),
 }
 
 
@@ -453,11 +397,9 @@ def test_bad_input_gets_an_error_and_changes_nothing_else(
     rest: Rest, case: str
 ) -> None:
     """In JSON, with the status of its code; the next request is answered as ever."""
-    path, body, headers, status, message = HOSTILE[case]
-    made = body if isinstance(body, bytes) else body()
-    found, reply, _ = rest.ask(f"/v1/models/{path}", made, **headers)
-    assert (found, reply.keys()) == (status, {"error"}), reply
-    assert message in reply["error"]
+    found, reply, _ = HOSTILE[case].of(rest)
+    assert (found, reply.keys()) == (HOSTILE[case].status, {"error"}), reply
+    assert HOSTILE[case].says in reply["error"]
     good = {"instances": [[1, 2]]}
     assert rest.ask("/v1/models/scale:predict", good)[1] == {"predictions": [[2, 4]]}
 
