@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.e2e.serving import (
     Serving,
     config_text,
     export_scale,
+    free_port,
     run_command,
     write_whole,
 )
@@ -287,6 +289,20 @@ def test_the_admin_socket_is_private_and_shows_nothing_else(
         assert "SERVING, 1 model(s)" in output
         assert f"listening on {server.address}, unix:{server.socket}" in output
         assert "scale" in server.tfs("models")
+
+
+def test_all_doors_are_told(tmp_path: Path) -> None:
+    """A line for each at the start, gRPC's first; status has them too."""
+    port = free_port()
+    path = tmp_path / "http.sock"
+    flags = f"--rest_api_port={port}", f"--rest_api_socket_path={path}"
+    with Operated(tmp_path, *flags) as server:
+        told = f"unix:{server.socket}", f"http://127.0.0.1:{port}", f"http+unix:{path}"
+        for each in told:
+            server.wait_for(f"^tfs: listening on {re.escape(each)}$")
+        address = f"--address={server.address}"
+        output = run_command("status", address)[1]
+        assert f"listening on {', '.join((server.address, *told))}\n" in output
 
 
 def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ class ModelServer:
         if self._options.model_repository:
             origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
         self._loading.start(config, origin, path)
-        return addresses
+        return [*addresses, *self._http.urls]
 
     def _methods(self, admin: CoreAdmin, access: AdminAccess) -> MethodTable:
         return method_table(
@@ -336,13 +336,20 @@ class ModelServer:
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:
+            named = zip(self._addresses, doors, strict=False)
             return [
-                ListenerReport(
-                    address=address,
-                    services=sorted(door.services or ()),
-                    tls=door.tls is not None,
-                )
-                for address, door in zip(self._addresses, doors, strict=False)
+                *(
+                    ListenerReport(
+                        address=address,
+                        services=sorted(door.services or ()),
+                        tls=door.tls is not None,
+                    )
+                    for address, door in named
+                ),
+                *(
+                    ListenerReport(address=url, tls=url.startswith("https:"))
+                    for url in self._http.urls
+                ),
             ]
 
         return ProcessFacts(

@@ -123,14 +123,20 @@ class HttpSurface:
             self._addresses = self._transport.start(doors, root, rest.take_alike)
         except Unavailable as error:
             log.error("event=no_http flag=--rest_api_port why=%r", error.message)
-            return
-        for address in self._addresses:
-            log.info("event=http_listening address=%s", address)
 
     @property
     def addresses(self) -> Sequence[str]:
         """Where it listens; empty if it does not."""
         return self._addresses
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The addresses, told from those of gRPC: http://HOST:PORT, http+unix:/path."""
+        scheme = "https" if self._options.rest_api_tls else "http"
+        return [
+            f"http+{each}" if each.startswith("unix:") else f"{scheme}://{each}"
+            for each in self._addresses
+        ]
 
     def drain(self, deadline_s: float) -> bool:
         """See :meth:`HttpTransport.drain`."""
