@@ -707,7 +707,8 @@ def test_a_model_that_is_woken_has_a_server_at_the_next_look(bench: Bench) -> No
     bench.state.change(edits.add_model(made))
     bench.look_for(3)
     assert bench.fleet.packing()["t"] == ()
-    bench.synchronizer.nudge(["t", "gone"])
+    for each in ("t", "gone"):
+        bench.synchronizer.wake(each)
     bench.look_for(3)
     assert len(bench.fleet.packing()["t"]) == 1
     assert "t" in bench.jobs.served["a"] + bench.jobs.served["b"]

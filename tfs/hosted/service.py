@@ -236,9 +236,10 @@ class HostedService:
         return model is not None and not model.min_replicas
 
     def _missed(self, name: str) -> bool:
-        """Looks for a model that has no server; see :class:`PythonRouter`."""
+        """Gives a model a server that may have none; see :class:`PythonRouter`."""
         may_rest = self._may_rest(name)
-        self._synchronizer.nudge([name] if may_rest else [])
+        if may_rest:
+            self._synchronizer.wake(name)
         return may_rest
 
     def _take_state(self, now: Snapshot) -> None:

@@ -23,7 +23,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -64,7 +64,6 @@ _LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
 _STIR_S: Final = 5.0
 _SOON_S: Final = 0.2
 _READ_EVERY_S: Final = 0.1  # in the store, which costs some 50 us
-_LEAST_REST_S: Final = 0.02  # between two looks, however many ask for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,8 @@ class SynchronizerOptions:
 class Synchronizer:
     """Keeps servers in step with the store.
 
-    ``nudge`` is thread-safe; the rest is for the thread that looks, except ``start`` and
-    ``close``.
+    ``nudge`` and ``wake`` are thread-safe; the rest is for the thread that looks, except
+    ``start`` and ``close``.
 
     Args:
         state: The wanted state; is told of jobs that come and go, and of measured memory.
@@ -163,14 +162,16 @@ class Synchronizer:
         )
         self._thread.start()
 
-    def nudge(self, wake: Collection[str] = ()) -> None:
-        """Has the next look begin now, because something changed; never blocks.
+    def wake(self, model: str) -> None:
+        """Has the next look, now, give a server to a model that had none while nobody asked."""
+        with self._changed:
+            self._waking.add(model)
+        self.nudge()
 
-        It gives a server to the models to ``wake``, which had none while nobody asked.
-        """
+    def nudge(self) -> None:
+        """Has the next look begin now, because something changed; never blocks."""
         with self._changed:
             self._is_nudged = True
-            self._waking.update(wake)
             self._stirs_until_s = self._clock.now() + _STIR_S
             self._changed.notify_all()
 
@@ -386,8 +387,8 @@ class Synchronizer:
                 self._looked_s = self._clock.now()
                 # However much happens, others have as long as a look took; the lease is
                 # for more than that.
-                took_s = max(self._looked_s - begun_s, _LEAST_REST_S)
-                self._rests_until_s = self._looked_s + min(took_s, self._options.look_s)
+                rest_s = min(self._looked_s - begun_s, self._options.look_s)
+                self._rests_until_s = self._looked_s + rest_s
             if not self._trouble:
                 self._safely(self._read_along)
             with self._changed:

@@ -77,8 +77,8 @@ class PythonRouter:
         loop: Its thread; has the timers of deadlines and hedges.
         jobs: Sends requests to them; owned, and closed with this.
         hedge_budget: Most late requests that are sent a second time, as a share of all.
-        missed: Told of a model that a request found on no server, to have it looked for;
-            returns whether the model may have none, and gets one now. Must not block.
+        missed: Told of a model that a request found on no server; returns whether the model
+            may have none, and gets one now. Must not block.
 
     """
 
