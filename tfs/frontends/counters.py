@@ -22,7 +22,7 @@ class Counters:
         handler_failures: Exceptions that handlers raised.
         cut_off_calls: Calls that ended without their handler.
         late_finishes: Finishes of calls that had ended already.
-        slow_rounds: Rounds that took longer than ``slow_round_s``.
+        slow_rounds: Rounds that took longer than 0.1 s.
         answered: Calls answered on connections that are closed by now. Open connections
             count their own; so it is with the next two.
         resets: Streams that clients reset.

@@ -542,14 +542,6 @@ def test_the_loop_survives_whatever_a_callback_raises(
     assert loop.num_failures == 4
 
 
-def test_the_longest_round_is_remembered(loop: ServingLoop, clock: FakeClock) -> None:
-    """A callback that takes long shows."""
-    loop.post(lambda: clock.advance(0.25))
-    loop.step()
-    loop.step()
-    assert loop.longest_round_s == 0.25
-
-
 def test_stop_ends_a_running_loop_at_once(threaded: ServingLoop) -> None:
     """A sleeping loop is woken to end; closing joins its thread."""
     started = threading.Event()

@@ -256,14 +256,12 @@ def test_a_drain_waits_for_who_still_reads(rig: Rig) -> None:
     assert rig.transport.clients.is_drained
 
 
-def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_round_is_counted(rig: Rig) -> None:
     """Something on the loop blocked it; somebody should know."""
     client = rig.connect()
     rig.on_stream = lambda call: rig.clock.advance(0.2)
     client.send(head(1, STREAM) + data_frame(1, prefixed(b"x")))
-    with caplog.at_level("WARNING"):
-        rig.step()
-    assert "event=slow_round" in caplog.text
+    rig.step()
     assert rig.transport.clients.counters.slow_rounds == 1
 
 

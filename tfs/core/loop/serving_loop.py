@@ -95,7 +95,6 @@ class ServingLoop:
 
     Attributes:
         num_failures: Callbacks that raised since the start.
-        longest_round_s: Longest round since it was last reset to 0.
         thread_ident: The thread the loop runs on; 0 before it runs. For code that asks
             on every task, where :attr:`is_loop_thread` would be a call too many.
         native_ident: The system's number of the same thread.
@@ -109,7 +108,6 @@ class ServingLoop:
     def __init__(self, clock: Clock | None = None, name: str = "serving-loop") -> None:
         self.name = name
         self.num_failures = 0
-        self.longest_round_s = 0.0
         self._look_until_s = 0.0
         self._look_backoff = SpinBackoff()  # that of the caller who wanted the look
         self.busy_since_s: float | None = None
@@ -342,12 +340,7 @@ class ServingLoop:
             if self._timers and (wake_s is None or self._timers[0][0] < wake_s):
                 wake_s = self._timers[0][0]
         self.busy_since_s = None
-        now_s = now()
-        if now_s - begun_s > self.longest_round_s:
-            self.longest_round_s = now_s - begun_s
-        if self._posted:
-            return now_s
-        return wake_s
+        return now() if self._posted else wake_s
 
     def _run_ready(self, ready: list[tuple[int, int]]) -> None:
         for fd, events in ready:

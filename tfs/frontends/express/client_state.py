@@ -190,7 +190,6 @@ class ExpressOptions(ClientOptions):
             less, so that a balancer's clients move; infinite by default.
         max_connection_age_grace_s: Time after that for its calls to end.
         keepalive_time_s: Time without any byte after which the client gets a PING.
-        slow_round_s: A round that takes longer is logged.
 
     """
 
@@ -202,7 +201,6 @@ class ExpressOptions(ClientOptions):
     max_connection_age_s: float = inf
     max_connection_age_grace_s: float = inf
     keepalive_time_s: float = 300.0
-    slow_round_s: float = 0.1
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,6 @@ in flight:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
@@ -38,10 +37,9 @@ from tfs.frontends.http2.connection import Connection
 from tfs.frontends.listener import Listener
 from tfs.frontends.wire import Wire
 
-log = logging.getLogger(__name__)
-
 _MUCH_BYTES: Final = 16 << 20
 _COPIED_BYTES: Final = 8 << 20  # of answers, in one round
+_SLOW_ROUND_S: Final = 0.1
 
 
 class ExpressTransport:
@@ -186,14 +184,7 @@ class ExpressTransport:
         if shared.round_begun_s is not None:
             took_s = self._now() - shared.round_begun_s
             shared.round_begun_s = None
-            if took_s > self._options.slow_round_s:
-                self.clients.counters.slow_rounds += 1
-                log.warning(
-                    "event=slow_round took_s=%.3f connections=%d flushed=%d",
-                    took_s,
-                    len(self.clients.sessions),
-                    len(dirty),
-                )
+            self.clients.counters.slow_rounds += took_s > _SLOW_ROUND_S
         return now_s if shared.wants_round else None
 
     def _on_sweep(self) -> None:
