@@ -677,7 +677,7 @@ def test_a_server_that_was_started_again_answers_when_it_has(tmp_path: Path) -> 
     assert seen() == JobSighting(("a",))
     assert bench.routes == {"m": ("a",)}
     bench.clock.advance(0.1)
-    again = Replica("a", True, started_s=bench.clock.now())
+    again = Replica("a", started_s=bench.clock.now())
     bench.running.seen = {"a": [again]}
     bench.look(0.1)
     assert seen() == JobSighting()
@@ -691,12 +691,12 @@ def test_a_server_that_was_started_again_answers_when_it_has(tmp_path: Path) -> 
 def test_a_server_does_as_told_once_it_has_the_limits_of_its_job(bench: Bench) -> None:
     """Until then the job waits for it, and says why."""
     bench.look_for(4)
-    bench.running.seen = {"a": [Replica("a", True, "", (MIB, 1))]}
+    bench.running.seen = {"a": [Replica("a", "", (MIB, 1))]}
     bench.look()
     waits = waits_for(bench.state.read(), pb.Op(job="a"))
     assert waits.what == "1 of 1 replicas to answer: a has its limits of before"
     assert bench.routes == {"m": ("a",)}
-    bench.running.seen = {"a": [Replica("a", True, "", (100 * MIB, 0))]}
+    bench.running.seen = {"a": [Replica("a", "", (100 * MIB, 0))]}
     bench.look()
     assert not waits_for(bench.state.read(), pb.Op(job="a")).what
 

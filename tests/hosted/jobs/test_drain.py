@@ -32,7 +32,7 @@ class Runtime:
     def look(self, specs: Mapping[str, JobSpec]) -> Seen:
         if self.is_away:
             raise ConnectionError("away")
-        return {name: [Replica(f"unix:/{name}", True)] for name in specs}
+        return {name: [Replica(f"unix:/{name}")] for name in specs}
 
 
 class HeldJobs(RunningJobs):

@@ -133,7 +133,7 @@ class Runtime:
         started = [self.notes(index, name)[-1:] for index in range(number)]
         return (
             len(found) == number
-            and all(each.is_running for each in found)
+            and not any(each.problem for each in found)
             and all(each == ["started"] for each in started)
         )
 
@@ -371,7 +371,7 @@ class Specs(RunningJobs):
     def __init__(self, *limits: int | None) -> None:
         self.seen = {
             "job": [
-                Replica(f"{index}", True, "", None if each is None else (each, 0))
+                Replica(f"{index}", "", None if each is None else (each, 0))
                 for index, each in enumerate(limits)
             ]
         }

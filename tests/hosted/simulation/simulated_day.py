@@ -95,7 +95,7 @@ class VirtualRuntime:
         for spec in specs.values():
             self._look_at(spec)
         return {
-            name: [Replica(f"{name}/{index}", True) for index in range(number)]
+            name: [Replica(f"{name}/{index}") for index in range(number)]
             for name, number in self._has.items()
         }
 

@@ -42,8 +42,7 @@ class Replica:
     # Its gRPC port, which stays the same when it is started again, at least on the same
     # machine; empty while it has no place.
     address: str
-    is_running: bool  # it has a process
-    problem: str = ""  # why it has none
+    problem: str = ""  # why it has no process; empty if it has
     limits: tuple[int, int] | None = None  # its memory_bytes and cpus, where known
     started_s: float = 0.0  # by this machine's clock; 0: not known
 

@@ -70,7 +70,10 @@ class KubernetesJobs:
                 )
             if name in specs or has or problem:
                 seen[name] = [
-                    Replica(self._address(name, index), index < has, problem)
+                    Replica(
+                        self._address(name, index),
+                        problem or ("" if index < has else "its pod is not there yet"),
+                    )
                     for index in range(number)
                 ]
         self._seen = seen

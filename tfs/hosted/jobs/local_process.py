@@ -234,8 +234,8 @@ class LocalProcesses:
     def _replica(self, process: _Process) -> Replica:
         address = f"unix:{_socket(process)}"
         if not process.pid:
-            return Replica(address, False, process.problem)
-        return Replica(address, True, "", process.limits, process.started_s)
+            return Replica(address, process.problem)
+        return Replica(address, "", process.limits, process.started_s)
 
 
 def _socket(process: _Process) -> str:

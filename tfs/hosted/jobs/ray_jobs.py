@@ -75,7 +75,7 @@ class ReplicaActor:
 
     def look(self) -> Replica:
         """Returns how the server does."""
-        (found,) = self._jobs.seen.get(_NAME) or [Replica("", False, "not started yet")]
+        (found,) = self._jobs.seen.get(_NAME) or [Replica("", "not started yet")]
         limits = self._spec.limits
         return replace(found, address=self._address, limits=limits, started_s=0.0)
 
@@ -142,7 +142,7 @@ class RayJobs:
         for key, known in self._known.items():
             self._ask(key[1], known, asked.get(key))
         self._take_answers()
-        waits = Replica("", False, "Ray has found no node with room for it yet")
+        waits = Replica("", "Ray has found no node with room for it yet")
         seen = {key: each.seen for key, each in self._known.items()}
         return {
             name: [seen.get(key) or waits for key in asked if key[0] == name]
