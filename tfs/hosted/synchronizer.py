@@ -341,8 +341,7 @@ class Synchronizer:
             self._unnoted |= {*self._table.names(), *seen}
         models = {each: self._table.sighting(each) for each in self._unnoted}
         jobs = {name: self._seen(job, reports) for name, job in fleet.jobs.items()}
-        self._last = self._state.note(models, jobs, self._lease)
-        self._noted = self._last.models_seen
+        self._noted = self._state.note(models, jobs, self._lease).models_seen
         self._unnoted = set()
 
     def _seen(self, job: Job, reports: Mapping[str, JobReport]) -> JobSighting:
