@@ -343,7 +343,7 @@ class Reaction(enum.IntEnum):
     """What the connection does about a signal."""
 
     ACCEPT = 0
-    """Process the frame and take the new state."""
+    """Process the frame, which may change the state."""
     IGNORE = 1
     """Drop the frame; it still counts for flow control and HPACK."""
     RESET_STREAM = 2
@@ -358,47 +358,34 @@ class Step:
 
     Attributes:
         reaction: What to do.
-        next_state: The state afterwards; None if it stays.
         error: The code for RESET_STREAM and CLOSE_CONNECTION.
 
     """
 
     reaction: Reaction
-    next_state: StreamState | None = None
     error: ErrorCode = ErrorCode.NO_ERROR
 
 
-def _accept(state: StreamState) -> Step:
-    return Step(Reaction.ACCEPT, state)
-
-
-def _reset(error: ErrorCode) -> Step:
-    return Step(Reaction.RESET_STREAM, StreamState.RESET, error)
-
-
+_ACCEPT: Final = Step(Reaction.ACCEPT)
 _IGNORE: Final = Step(Reaction.IGNORE)
-_CLOSE: Final = Step(Reaction.CLOSE_CONNECTION, error=ErrorCode.PROTOCOL_ERROR)
-_LATE: Final = Step(Reaction.CLOSE_CONNECTION, error=ErrorCode.STREAM_CLOSED)
+_CLOSE: Final = Step(Reaction.CLOSE_CONNECTION, ErrorCode.PROTOCOL_ERROR)
+_LATE: Final = Step(Reaction.CLOSE_CONNECTION, ErrorCode.STREAM_CLOSED)
 
-TRANSITIONS: Final[dict[StreamState, dict[Signal, Step]]] = {
+STEPS: Final[dict[StreamState, dict[Signal, Step]]] = {
     StreamState.IDLE: {
         **dict.fromkeys(Signal, _CLOSE),
-        Signal.HEADERS: _accept(StreamState.OPEN),
-        Signal.HEADERS_END: _accept(StreamState.REQUESTED),
+        Signal.HEADERS: _ACCEPT,
+        Signal.HEADERS_END: _ACCEPT,
     },
     StreamState.OPEN: {
-        Signal.DATA: _accept(StreamState.OPEN),
-        Signal.DATA_END: _accept(StreamState.REQUESTED),
+        **dict.fromkeys(Signal, _ACCEPT),
         # A second header block is the trailers, and trailers end the stream.
-        Signal.HEADERS: _reset(ErrorCode.PROTOCOL_ERROR),
-        Signal.HEADERS_END: _accept(StreamState.REQUESTED),
-        Signal.RST_STREAM: _accept(StreamState.CLOSED),
-        Signal.WINDOW_UPDATE: _accept(StreamState.OPEN),
+        Signal.HEADERS: Step(Reaction.RESET_STREAM, ErrorCode.PROTOCOL_ERROR),
     },
     StreamState.REQUESTED: {
-        **dict.fromkeys(Signal, _reset(ErrorCode.STREAM_CLOSED)),
-        Signal.RST_STREAM: _accept(StreamState.CLOSED),
-        Signal.WINDOW_UPDATE: _accept(StreamState.REQUESTED),
+        **dict.fromkeys(Signal, Step(Reaction.RESET_STREAM, ErrorCode.STREAM_CLOSED)),
+        Signal.RST_STREAM: _ACCEPT,
+        Signal.WINDOW_UPDATE: _ACCEPT,
     },
     StreamState.CLOSED: {
         **dict.fromkeys(Signal, _LATE),
@@ -412,4 +399,4 @@ TRANSITIONS: Final[dict[StreamState, dict[Signal, Step]]] = {
 
 def step(state: StreamState, signal: Signal) -> Step:
     """Returns what ``signal`` does in ``state``. Total, pure."""
-    return TRANSITIONS[state][signal]
+    return STEPS[state][signal]
