@@ -61,7 +61,7 @@ def test_models_are_listed_with_states_and_reasons() -> None:
     assert [each.version for each in report.versions] == [2, 1]
     newest = report.versions[0]
     assert newest.state == 30
-    assert "all of /models/a" in newest.reason
+    assert "all and pinned 3 of /models/a" in newest.reason
     assert newest.path == "/models/a/2"
     assert [each.name for each in newest.signatures] == ["serving_default"]
     (label,) = report.labels
