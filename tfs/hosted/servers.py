@@ -2,7 +2,7 @@
 
 Each is asked for its models and told the whole list of them (AdminService.Aspire), which is
 idempotent, like aspired versions. One call of each kind is under way to a server at a time;
-after it the server is left alone for as long as it took to answer.
+after a long one the server is left alone for about as long.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 log = logging.getLogger(__name__)
 
 _MOST_NAMES: Final = 20  # in a line of the log
+# So much of a call is followed by no rest: the next look, which is soon, asks again.
+_SHORT_S: Final = 0.05
 
 
 class JobClient(Protocol):
@@ -168,7 +170,7 @@ class Servers:
             if before.is_silent:
                 server.problem = ""
             server.heard = replace(report, at_s=ended_s, told=configs)
-            rest_s = ended_s - begun_s
+            rest_s = ended_s - begun_s - _SHORT_S
         except ServingError as error:
             server.heard = replace(before, is_silent=True)
             self._note_problem(address, server, error)
@@ -194,7 +196,7 @@ class Servers:
         except ServingError as error:
             self._note_problem(address, server, error)  # the next look tries again
         else:
-            rest_s = self._clock.now() - begun_s
+            rest_s = self._clock.now() - begun_s - _SHORT_S
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
