@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -185,6 +186,37 @@ def test_file_in_the_place_of_a_module_is_named_as_one(
     assert "named without .py: own_nets:net" in capsys.readouterr().err
     assert packaged("own_nets.py", "--out=base") == 1
     assert "tfs package MODULE:NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tests.models.for_command_line:net", "--example=mine:inputs"], "mine:inputs"),
+        (["mine:inputs"], "mine:inputs"),
+    ],
+)
+def test_what_code_that_is_named_raises_is_told_with_its_place(
+    words: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The last line of it that ran, whatever library raised."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    file = tmp_path / "mine.py"
+    for text, line in (
+        ("import json\ndef inputs():\n    return json.loads('{')", 3),
+        ("\nopen('absent')", 2),
+    ):
+        file.write_text(text)
+        assert packaged(*words, "--out=base") == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith(f"tfs package: {told} raises ")
+        assert printed.endswith(f" ({file}:{line})\n")
+        assert printed.count("\n") == 1
+        sys.modules.pop("mine", None)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import importlib
 import logging
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -407,7 +409,7 @@ def _named_module(spec: str) -> tuple[Any, str]:
     value = _import(spec)
     # An nn.Module can be called too; a class or function makes one.
     is_made = hasattr(value, "named_parameters") and not isinstance(value, type)
-    made = value if is_made or not callable(value) else value()
+    made = value if is_made or not callable(value) else _called(spec, value)
     if not hasattr(made, "named_parameters"):
         raise InvalidArgument(f"{spec} is no nn.Module and gives none")
     return made, spec.partition(":")[0]
@@ -428,7 +430,29 @@ def _named_example(spec: str | None, home: str) -> Any:
 def _named_value(spec: str) -> Any:
     """Returns the object, or what it returns if it is a function or a class."""
     value = _import(spec)
-    return value() if callable(value) else value
+    return _called(spec, value) if callable(value) else value
+
+
+def _called(spec: str, value: Callable[[], object]) -> Any:
+    try:
+        return value()
+    except ServingError:
+        raise
+    except Exception as error:
+        raise _raised(spec, error) from error
+
+
+def _raised(spec: str, error: Exception) -> InvalidArgument:
+    """Returns what to say of an exception of a user's own code, and its last line there."""
+    installed = [sysconfig.get_path(each) for each in ("stdlib", "purelib")]
+    others = (*installed, "<frozen", __file__)
+    lines = [
+        f" ({each.filename}:{each.lineno})"
+        for each in traceback.extract_tb(error.__traceback__)
+        if not each.filename.startswith(others)
+    ]
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return InvalidArgument(f"{spec} raises {what}{lines[-1] if lines else ''}")
 
 
 def _import(spec: str) -> Any:
@@ -449,4 +473,6 @@ def _import(spec: str) -> Any:
         if name.endswith(".py") and os.path.isfile(name):
             hint = f"; modules are named without .py: {name[:-3]}:{attribute}"
         raise InvalidArgument(f"{spec}: {error}{hint}") from error
+    except Exception as error:
+        raise _raised(spec, error) from error
     return value

@@ -179,6 +179,22 @@ def test_the_summary_says_which_outputs_differ_how_far_and_where(
     assert told[3:] == ["3 sent, 1 same, 2 not"]
 
 
+def test_a_log_without_requests_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was compared: a wrong file, or a server that logged nothing."""
+    answers = answering(monkeypatch, b"")
+    empty, other = tmp_path / "empty", tmp_path / "other"
+    empty.touch()
+    entry = prediction_log_pb2.PredictionLog()
+    entry.session_run_log.SetInParent()
+    other.write_bytes(frame(entry.SerializeToString()))
+    for path in (empty, other):
+        assert main(["replay", str(path)]) == 1
+        assert capsys.readouterr().out == "nothing was sent: no request was found\n"
+    assert not answers.num_calls
+
+
 def test_how_many_records_is_bounded_by_a_whole_number(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,16 +165,25 @@ def test_what_leads_nowhere_on_this_machine_is_noted(
         for name, path in models.items()
     )
     far = 'config { name: "far" base_path: "s3://bucket/m" }'
+    trial = "traffic { primary: 4 canary { version: 5 tee_fraction: 0.1 } }"
+    policy = "model_version_policy { specific { versions: 2 versions: 6 } }"
+    text += (
+        f'config {{ name: "d" base_path: "{tmp_path / "m"}" {trial} }}'
+        f'config {{ name: "e" base_path: "{tmp_path / "m"}" {policy} }}'
+    )
     path = tmp_path / "models.config"
     path.write_text(f"model_config_list {{ {text} {far} }}")
     assert main(["config", "validate", str(path)]) == 0
     valid, *notes = capsys.readouterr().out.splitlines()
-    assert valid.endswith("4 model(s)")
+    assert valid.endswith("6 model(s)")
     where = f"which is not in {tmp_path / 'm'}; there: 2"
     assert notes == [
         f"note: a: label stable is for version 1, {where}",
         f"note: b: base path {tmp_path / 'empty'} holds no version",
         f"note: c: base path {tmp_path / 'gone'}: No such file or directory",
+        f"note: d: the primary is version 4, {where}",
+        f"note: d: the canary is version 5, {where}",
+        f"note: e: the policy asks for version 6, {where}",
     ]
 
 

@@ -121,8 +121,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="send a request log again, compare the answers",
         description="Sends logged requests to a server, one after the other, and "
         "compares what it answers with what was logged: which outputs differ, in how many "
-        "answers and how far. Ends with 0 if every file was read to its end and every "
-        "answer is the same.",
+        "answers and how far. Ends with 0 if there is a request, every file was read to "
+        "its end and every answer is the same.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -174,7 +174,8 @@ def run(arguments: argparse.Namespace) -> int:
             emit(tally.summary())
         raise
     emit(tally.summary())
-    return 1 if tally.num_others or tally.num_untaken or logged.num_damaged else 0
+    wrong = tally.num_others or tally.num_untaken or logged.num_damaged
+    return 1 if wrong or not tally.num_sent else 0
 
 
 def _send_again(
@@ -263,6 +264,8 @@ class _Tally:
         ]
         heads = ("OUTPUT", "REQUESTS", "LARGEST DIFFERENCE", "IN")
         lines = [table(heads, rows)] if rows else []
+        if not self.num_sent + self.num_untaken:
+            return ["nothing was sent: no request was found"]
         counts = f"{self.num_sent} sent, {self.num_same} same, {self.num_others} not"
         if self.num_unknown:  # warm-up files contain requests without answers
             counts += f", {self.num_unknown} logged without an answer to compare"

@@ -43,8 +43,8 @@ def add_parser(subparsers: Subparsers) -> None:
     validate = actions.add_parser(
         "validate",
         help="check a file",
-        description="Checks FILE without a server, and notes base paths and labels that "
-        "lead nowhere on this machine; with --socket or --address, that server checks it "
+        description="Checks FILE without a server, and notes base paths and versions "
+        "that are not on this machine; with --socket or --address, that server checks it "
         "too, and says what would change.",
     )
     validate.add_argument("file", metavar="FILE", help="a text ModelServerConfig")
@@ -93,7 +93,7 @@ def _run_validate(arguments: argparse.Namespace) -> int:
 
 def leads_nowhere(model: ModelSettings) -> Iterator[str]:
     """Yields what a model's config names and this machine does not have."""
-    from sources.version_policy import list_versions, name_versions
+    from sources.version_policy import Specific, list_versions, name_versions
 
     path = model.base_path
     if "://" in path:
@@ -103,15 +103,20 @@ def leads_nowhere(model: ModelSettings) -> Iterator[str]:
     except OSError as error:
         yield f"{model.name}: base path {path}: {error.strerror}"
         return
-    there = list_versions(sorted(versions)) or "none"
     if not versions:
         yield f"{model.name}: base path {path} holds no version"
-    for label, version in sorted(model.labels.items()):
-        if versions and version not in versions:
-            yield (
-                f"{model.name}: label {label} is for version {version}, which is not in "
-                f"{path}; there: {there}"
-            )
+        return
+    named = [(f"label {each} is for", v) for each, v in sorted(model.labels.items())]
+    if model.primary is not None:
+        named.append(("the primary is", model.primary))
+    if model.canary is not None:
+        named.append(("the canary is", model.canary.version))
+    if isinstance(model.policy, Specific):
+        named += [("the policy asks for", each) for each in model.policy.versions]
+    for what, version in named:
+        if version not in versions:
+            there = f"{path}; there: {list_versions(sorted(versions))}"
+            yield f"{model.name}: {what} version {version}, which is not in {there}"
 
 
 def _run_reload(arguments: argparse.Namespace) -> int:
