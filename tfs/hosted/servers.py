@@ -1,8 +1,7 @@
 """The servers of a fleet: what they last said, and what they were told.
 
 Each is asked for its models and told the whole list of them (AdminService.Aspire), which is
-idempotent, like aspired versions. One call of each kind is under way to a server at a time;
-after a long one the server is left alone for about as long.
+idempotent, like aspired versions. One call of each kind is under way to a server at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +22,12 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 log = logging.getLogger(__name__)
 
 _MOST_NAMES: Final = 20  # in a line of the log
-# So much of a call is followed by no rest: the next look, which is soon, asks again.
-_SHORT_S: Final = 0.05
+# A server with so many models rests after a call that took so long, for so many times as
+# long; with fewer, long calls are the machine's doing, not the server's.
+_MANY: Final = 1000
+_LONG_ASK_S, _ASK_REST = 0.05, 9
+_LONG_TELL_S, _TELL_REST = 0.2, 3
+_LONGEST_ASK_REST_S: Final = 0.8  # less than between two looks where nothing happens
 
 
 class JobClient(Protocol):
@@ -170,7 +173,9 @@ class Servers:
             if before.is_silent:
                 server.problem = ""
             server.heard = replace(report, at_s=ended_s, told=configs)
-            rest_s = ended_s - begun_s - _SHORT_S
+            took_s = ended_s - begun_s
+            if len(report.models) > _MANY and took_s > _LONG_ASK_S:
+                rest_s = min(_ASK_REST * took_s, _LONGEST_ASK_REST_S)
         except ServingError as error:
             server.heard = replace(before, is_silent=True)
             self._note_problem(address, server, error)
@@ -196,12 +201,14 @@ class Servers:
         except ServingError as error:
             self._note_problem(address, server, error)  # the next look tries again
         else:
-            rest_s = self._clock.now() - begun_s - _SHORT_S
+            num_models, took_s = len(wanted.configs), self._clock.now() - begun_s
+            if num_models > _MANY and took_s > _LONG_TELL_S:
+                rest_s = _TELL_REST * took_s
             before = server.told.configs if server.told else {}
             server.told, server.problem = wanted, ""
             changed = wanted.configs.items() ^ before.items()
             names = ",".join(sorted({name for name, _ in changed})[:_MOST_NAMES])
-            told = address, len(wanted.configs), names
+            told = address, num_models, names
             log.info("event=job_told address=%s models=%d changed=%s", *told)
         finally:
             server.tell_at_s = self._clock.now() + rest_s
