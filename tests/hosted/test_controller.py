@@ -331,6 +331,34 @@ def test_a_new_version_is_waited_for(api: Api) -> None:
     assert answers
 
 
+@pytest.mark.parametrize(
+    ("config", "is_told"),
+    [
+        ("", True),
+        ("model_version_policy { latest { num_versions: 2 } }", True),
+        ("model_version_policy { latest { num_versions: 3 } }", False),
+        ("model_version_policy { all {} }", False),
+        ("model_version_policy { specific { versions: 1 } }", False),
+        ('version_labels { key: "old" value: 1 }', False),
+        ("excluded_versions: 3 excluded_versions: 2", False),
+        ("traffic { primary: 1 }", False),
+    ],
+)
+def test_an_older_version_that_the_policy_passes_over_is_told_at_once(
+    api: Api, config: str, *, is_told: bool
+) -> None:
+    """It would be waited for in vain; one that the policy asks for is waited for."""
+    api.add_model(config=config)
+    api.see(a=serves(1))
+    request = pb.AddVersionRequest(model="m", version=1)
+    answers = api.ask(request)
+    assert bool(answers) is is_told
+    for op in answers:
+        (note,) = op.notes
+        assert note.startswith("version 3 is newer: version 1 is loaded only if")
+        assert op.waits_for
+
+
 def test_a_model_that_goes_is_waited_for(api: Api) -> None:
     """Removed is what no server has any more."""
     api.add_model()

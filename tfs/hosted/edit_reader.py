@@ -81,7 +81,9 @@ class EditReader:
                 missing = _missing_version(config.base_path, request.version)
                 if missing and not request.files_follow:
                     raise NotFound(missing)
-                return edits.add_version(request.model, request.version, probed)
+                edit = edits.add_version(request.model, request.version, probed)
+                note = _why_not_loaded(config, request.version)
+                return replace(edit, notes=(note,) if note else ())
             case pb.SetPolicyRequest():
                 return self._set_policy(request, now)
             case pb.SetHintsRequest():
@@ -300,6 +302,21 @@ def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int])
             "here; say which one to return to"
         )
     return max(below)
+
+
+def _why_not_loaded(config: ModelConfig, version: int) -> str:
+    """Returns that the policy asks for newer versions, as far as they are seen from here."""
+    policy, traffic = config.model_version_policy, config.traffic
+    asked = {traffic.primary, traffic.canary.version, *config.version_labels.values()}
+    there = {*(versions_in(config.base_path) or ())} - {*config.excluded_versions}
+    newest = sorted(there)[-max(1, policy.latest.num_versions) :]
+    is_latest = policy.WhichOneof("policy_choice") in (None, "latest")
+    if not (is_latest and newest) or version in asked or version >= newest[0]:
+        return ""
+    return (
+        f"version {newest[-1]} is newer: version {version} is loaded only if the policy "
+        "asks for it (model_version_policy, now the latest)"
+    )
 
 
 def _missing_version(base_path: str, version: int) -> str:
