@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
@@ -136,13 +137,11 @@ def read_identities(file: str) -> Identities:
     return Identities({name: _read(f"{where}: {name}", form[name]) for name in form})
 
 
-def _read(where: str, form: object) -> Identity:
-    known = [each.name for each in fields(Identity)]
-    other = form.keys() - known if isinstance(form, dict) else [repr(form)]
-    if not isinstance(form, dict) or other:
-        names = f"{', '.join(sorted(other))}, which is none of {', '.join(known)}"
-        raise InvalidArgument(f"{where} has {names}")
+def _read(where: str, form: Any) -> Identity:
     try:
         return Identity(**form)
+    except TypeError:
+        known = ", ".join(each.name for each in fields(Identity))
+        raise InvalidArgument(f"{where} has {form!r}; it takes {known}") from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}: {error.message}") from None
