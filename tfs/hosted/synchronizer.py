@@ -392,9 +392,13 @@ class Synchronizer:
                 self._safely(self._read_along)
             with self._changed:
                 now_s = self._clock.now()
-                wakes_s = min(now_s + _READ_EVERY_S, self._next_look_s_locked(now_s))
-                if not self._stopping:
+                reads_s = now_s + _READ_EVERY_S
+                while not self._stopping and now_s < reads_s:
+                    wakes_s = min(reads_s, self._next_look_s_locked(now_s))
+                    if wakes_s <= now_s:
+                        break
                     self._clock.wait(self._changed, wakes_s)
+                    now_s = self._clock.now()
                 if self._stopping:
                     return
 
