@@ -101,6 +101,13 @@ def test_what_is_no_fleet_is_told(state: FleetState) -> None:
             state.read()
 
 
+def test_a_store_of_an_earlier_release_is_read(state: FleetState) -> None:
+    """What servers were seen to do had a value more, which nobody needs any more."""
+    row = '[["a:1"], "slow", [[1000, 0]]]'
+    transact(state.store, lambda t: t.put("job seen", "a", row))
+    assert state.read().jobs_seen["a"] == (("a:1",), "slow")
+
+
 def test_the_history_says_why_a_model_is_where_it_is(state: FleetState) -> None:
     """Placed here for its room, taken from there because it is down, refused for want."""
     state.change(edits.put_job(server("a", 100 * MIB)))

@@ -62,7 +62,8 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     JOB: partial(_made, Job),
     MODEL: partial(_made, HostedModel),
     MODEL_SEEN: lambda form: {n: _made(ReplicaSighting, f) for n, f in form.items()},
-    JOB_SEEN: lambda form: JobSighting(*map(_frozen, form)),
+    # Earlier releases noted a third value.
+    JOB_SEEN: lambda form: JobSighting(*map(_frozen, form[:2])),
 }
 
 
