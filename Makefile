@@ -41,7 +41,7 @@ BENCH_AREAS := batching layered runtime core rpc http swap
 BENCH_APART := peers hosted
 
 .PHONY: help venv demo demo-hosted serve test check format proto pages test-clients \
-  test-engines compare simulate-hosted stress bench clean
+  test-engines simulate-hosted stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -116,9 +116,6 @@ test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), an
 	@$(BIN)/python tests/clients/run.py
 	@echo "==> the recipes of docs/recipes.md"
 	@TFS_RECIPES=required $(BIN)/python -m pytest -q -rs tests/e2e/test_recipes.py
-
-compare: $(STAMP) ## this tree's server beside the one of an earlier commit, request by request
-	@$(BIN)/python -m tests.compare $(COMPARE_ARGS)
 
 $(ENGINES_STAMP): $(STAMP)
 	@echo "==> installing the engines' packages"

@@ -1,1 +1,0 @@
-"""This tree's server beside that of an earlier commit: what either answers must agree."""
