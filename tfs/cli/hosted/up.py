@@ -32,7 +32,7 @@ from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.reports import JobSighting
 from tfs.hosted.routing.job_connection import connect
 from tfs.hosted.service import HostedService, ServiceOptions
-from tfs.hosted.snapshot import FleetCopy
+from tfs.hosted.snapshot import FleetCopy, Snapshot
 from tfs.hosted.store.sqlite import SqliteStore
 from tfs.server.admin.report_words import mebibytes
 from tfs.server.config.server_config import read_model
@@ -183,8 +183,9 @@ def _say_when_ready(
         if problems and problems[0] != said:
             said = problems[0]
             say(f"tfs: not ready yet: {said}")
-        job = state.read().fleet.jobs.get(JOB)
-        if job and not problems and _all_answer(state, job, listen):
+        now = state.read()
+        job = now.fleet.jobs.get(JOB)
+        if job and not problems and _all_answer(now, job, listen):
             took_s = time.monotonic() - started_s
             memory = mebibytes(job.memory_bytes)
             say(
@@ -196,9 +197,9 @@ def _say_when_ready(
     say("tfs: not all servers answer; tfs hosted status says why")
 
 
-def _all_answer(state: FleetState, job: Job, listen: str) -> bool:
+def _all_answer(now: Snapshot, job: Job, listen: str) -> bool:
     """Whether the router accepts connections, and all servers of a job do as told."""
-    seen = state.read().jobs_seen.get(job.name, JobSighting())
+    seen = now.jobs_seen.get(job.name, JobSighting())
     if len(seen.answering) < job.num_replicas:
         return False
     try:
